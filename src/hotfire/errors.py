@@ -1,0 +1,184 @@
+"""Every error Hotfire raises, and what a caller may do about it.
+
+    HotfireError
+    ├── ProtocolError
+    │   ├── LocalProtocolError           we were about to break the protocol: a bug or an oversized request
+    │   └── RemoteProtocolError          the peer broke it; answer nothing, hang up
+    │       └── MalformedRequest         a sound frame with unsound fields; answer and go on
+    │           ├── MissingField
+    │           └── BadField
+    ├── BrokerRefused                    the peer understood and said no; its code and remark are kept
+    │   ├── SystemFailed, SystemBusy, ...     one class per code that callers tell apart
+    ├── Unreachable                      no answer; the request may or may not have been carried out
+    │   ├── ConnectError                     the connection was never made: surely not carried out
+    │   ├── ConnectionLost                   it broke while we waited
+    │   ├── Timeout                          nothing came in time
+    │   └── NoRoute                          no name server knows a broker for the topic
+    ├── StoreError                       the disk or what is on it
+    │   ├── StoreReadOnly, StoreFull, StoreCorrupt, RecordInvalid
+    └── ConfigError                      a setting that cannot be used
+
+Retry loops read two class attributes instead of a list of names: `retriable` (another attempt may
+succeed, perhaps on another broker) and `refresh_route` (ask a name server before the next attempt).
+This module owns those two facts; it must not know how frames look. A test keeps the codes here and
+in `protocol.codes` equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class HotfireError(Exception):
+    """Root of everything raised on purpose."""
+
+    retriable: ClassVar[bool] = False
+    refresh_route: ClassVar[bool] = False
+
+
+class ProtocolError(HotfireError):
+    """Bytes or fields that the remoting protocol does not allow."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried to send something that no peer could accept."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent bytes that are not a frame; the stream is lost and the connection must close."""
+
+    hang_up: ClassVar[bool] = True
+
+
+class MalformedRequest(RemoteProtocolError):
+    """A well-formed frame whose fields do not fit the request; only this request fails."""
+
+    hang_up: ClassVar[bool] = False
+
+    def __init__(self, request: str, field: str, problem: str) -> None:
+        super().__init__(request, field, problem)
+        self.request = request
+        self.field = field
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.request}: field {self.field} {self.problem}"
+
+
+class MissingField(MalformedRequest):
+    """A mandatory field is absent."""
+
+    def __init__(self, request: str, field: str, problem: str = "is mandatory and absent") -> None:
+        super().__init__(request, field, problem)
+
+
+class BadField(MalformedRequest):
+    """A field is present and its text is not of the declared type."""
+
+
+class BrokerRefused(HotfireError):
+    """A peer answered with a code other than success.
+
+    Constructing it picks the class that stands for the code, so servers and clients spell it alike:
+
+    >>> error = BrokerRefused(17, "no topic T")
+    >>> type(error).__name__, error.retriable, error.refresh_route
+    ('TopicNotExist', True, True)
+    """
+
+    by_code: ClassVar[dict[int, type[BrokerRefused]]] = {}
+
+    def __init_subclass__(
+        cls, *, code: int, retriable: bool = False, refresh_route: bool = False, **rest: Any
+    ) -> None:
+        super().__init_subclass__(**rest)
+        if code in BrokerRefused.by_code:
+            raise TypeError(
+                f"response code {code}: both {BrokerRefused.by_code[code].__name__} and {cls.__name__}"
+            )
+        cls.retriable = retriable
+        cls.refresh_route = refresh_route
+        BrokerRefused.by_code[code] = cls
+
+    def __new__(cls, code: int, remark: str = "") -> BrokerRefused:
+        return super().__new__(BrokerRefused.by_code.get(code, BrokerRefused), code, remark)
+
+    def __init__(self, code: int, remark: str = "") -> None:
+        super().__init__(code, remark)
+        self.code = code
+        self.remark = remark
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__} (code {int(self.code)}): {self.remark or 'no remark'}"
+
+
+# The retriable ones are the Java producer's default set (17, 14, 1, 2, 16, 204, 205, 1500).
+# fmt: off
+class SystemFailed(BrokerRefused, code=1, retriable=True): ...
+class SystemBusy(BrokerRefused, code=2, retriable=True): ...
+class RequestNotSupported(BrokerRefused, code=3): ...
+class SlaveNotAvailable(BrokerRefused, code=11): ...
+class MessageIllegal(BrokerRefused, code=13): ...
+class ServiceNotAvailable(BrokerRefused, code=14, retriable=True, refresh_route=True): ...
+class NoPermission(BrokerRefused, code=16, retriable=True, refresh_route=True): ...
+class TopicNotExist(BrokerRefused, code=17, retriable=True, refresh_route=True): ...
+class QueryNotFound(BrokerRefused, code=22): ...
+class SubscriptionParseFailed(BrokerRefused, code=23): ...
+class SubscriptionNotExist(BrokerRefused, code=24): ...
+class SubscriptionNotLatest(BrokerRefused, code=25): ...
+class GroupNotExist(BrokerRefused, code=26): ...
+class InvalidParameter(BrokerRefused, code=29): ...
+class NoBuyerId(BrokerRefused, code=204, retriable=True): ...
+class NotInCurrentUnit(BrokerRefused, code=205, retriable=True): ...
+class ConsumerNotOnline(BrokerRefused, code=206): ...
+class NotLeaderForQueue(BrokerRefused, code=501, refresh_route=True): ...
+class IllegalOperation(BrokerRefused, code=604): ...
+class GoAway(BrokerRefused, code=1500, retriable=True): ...
+# fmt: on
+
+
+class Unreachable(HotfireError):
+    """No answer arrived, for whatever reason."""
+
+    retriable = True
+    refresh_route = True
+
+
+class ConnectError(Unreachable):
+    """The peer could not be dialled, so it has not seen the request."""
+
+
+class ConnectionLost(Unreachable):
+    """The connection closed before the answer; the request may have been carried out."""
+
+
+class Timeout(Unreachable):
+    """The answer did not come in time; the request may have been carried out."""
+
+
+class NoRoute(Unreachable):
+    """No name server we could ask knows a broker for the topic."""
+
+
+class StoreError(HotfireError):
+    """The disk failed us, or what is on it is not what we wrote."""
+
+
+class StoreReadOnly(StoreError):
+    """A write or sync failed earlier; nothing more is accepted until the store is opened anew."""
+
+
+class StoreFull(StoreError):
+    """Not enough free space to accept a message and keep it."""
+
+
+class StoreCorrupt(StoreError):
+    """Stored bytes contradict their checksum or their neighbours."""
+
+
+class RecordInvalid(StoreError):
+    """Bytes that were to be a stored message are not one."""
+
+
+class ConfigError(HotfireError):
+    """A setting is unknown, of the wrong type or out of range."""
