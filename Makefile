@@ -1,0 +1,116 @@
+# Every target makes what it needs from a bare clone. `make test` is the one to start with.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+CORE := src/hotfire/core
+CORE_SOURCES := $(wildcard $(CORE)/*.c $(CORE)/*.h)
+REPORTS := build/promises
+PYTEST := $(PY) -m pytest
+SAY = @printf '== %s\n'
+
+.DEFAULT_GOAL := help
+.PHONY: help install core demo test check format bench interop promises long crash clean sanitize lock
+
+help:
+	@echo 'install   .venv with everything the other targets use, and the compiled core'
+	@echo 'demo      a broker, a name server, a producer and a consumer on this machine'
+	@echo 'test      every test that needs neither Java nor strace, under 6 minutes'
+	@echo 'check     format, lint, types, import arrows, tidiness, under 2 minutes'
+	@echo 'format    rewrite the Python files in the house format'
+	@echo 'sanitize  the core tests again, under address and undefined-behaviour checks'
+	@echo 'crash     kill and trace tests (installs strace when it is missing)'
+	@echo 'interop   tests against the Java reference implementation'
+	@echo 'long      tests that take minutes each'
+	@echo 'promises  run every test that claims a promise, fill docs/promises.md'
+	@echo 'bench     throughput and latency figures'
+	@echo 'clean     remove what the build made'
+
+# --- what the other targets stand on ---------------------------------------------------------------------
+
+$(VENV)/.deps-stamp: requirements.lock
+	$(SAY) 'installing the locked dependencies into $(VENV)'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --require-hashes --requirement requirements.lock
+	@touch $@
+
+$(VENV)/.install-stamp: $(VENV)/.deps-stamp pyproject.toml setup.py
+	$(SAY) 'installing hotfire into $(VENV), editable'
+	@HOTFIRE_NO_CORE=1 $(PY) -m pip install --quiet --no-build-isolation --no-deps --editable . || \
+	  { echo 'hotfire: the editable install failed; the lines above say why' >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.core-stamp: $(VENV)/.install-stamp $(CORE)/sources.py $(CORE_SOURCES)
+	$(SAY) 'building the compiled core'
+	@tools/build_core.sh $(PY)
+	@touch $@
+
+install: $(VENV)/.core-stamp
+
+core: $(VENV)/.core-stamp
+
+# --- using it --------------------------------------------------------------------------------------------
+
+demo: install
+	$(SAY) 'starting a name server, a broker, a producer and a consumer'
+	@$(PY) -m hotfire.cli demo
+
+bench: install
+	$(SAY) 'measuring throughput and latency'
+	@$(PY) bench/run.py
+
+# --- trusting it -----------------------------------------------------------------------------------------
+
+check: install
+	$(SAY) 'checking format, lint, types, import arrows and tidiness'
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+	@$(PYTEST) tests/tidy
+
+format: install
+	$(SAY) 'rewriting the Python files in the house format'
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+test: install
+	$(SAY) 'running every test that needs neither Java nor strace'
+	@$(PYTEST) -m 'not interop and not slow and not crash' --promises-report $(REPORTS)/test.json $(ARGS)
+
+long: install
+	$(SAY) 'running the tests that take minutes each'
+	@$(PYTEST) -m 'slow and not interop' --timeout 900 --promises-report $(REPORTS)/long.json $(ARGS)
+
+crash: install
+	$(SAY) 'killing brokers and tracing their system calls'
+	@tools/need.sh strace
+	@$(PYTEST) -m 'crash and not slow' --promises-report $(REPORTS)/crash.json $(ARGS)
+
+interop: install
+	$(SAY) 'running against the Java reference implementation'
+	@if [ -x tests/interop/prepare.sh ]; then tests/interop/prepare.sh; fi
+	@$(PYTEST) -m 'interop and not slow' --promises-report $(REPORTS)/interop.json $(ARGS)
+
+sanitize: install
+	$(SAY) 'running the core tests under address and undefined-behaviour checks'
+	@tools/sanitize.sh $(PY) $(ARGS)
+
+promises: install
+	$(SAY) 'running every test that claims a promise and filling docs/promises.md'
+	@rm -rf $(REPORTS)
+	@failed=''; for stage in test crash interop; do \
+	  $(MAKE) --no-print-directory $$stage ARGS=--promises-only || failed="$$failed $$stage"; done; \
+	$(PY) tools/promises.py docs/promises.md $(REPORTS)/*.json || failed="$$failed promises"; \
+	test -z "$$failed" || { echo "promises: failed in$$failed" >&2; exit 1; }
+
+# --- housekeeping ----------------------------------------------------------------------------------------
+
+lock: $(VENV)/.deps-stamp
+	$(SAY) 'pinning requirements.in into requirements.lock'
+	@tools/lock.sh $(PY)
+
+clean:
+	$(SAY) 'removing what the build made'
+	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	  .import_linter_cache $(CORE)/*.so
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""A message broker that speaks the RocketMQ protocol."""

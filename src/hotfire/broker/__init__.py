@@ -1,0 +1,1 @@
+"""One loop that owns one store: requests in, replies, parked waits and appends out."""

@@ -1,0 +1,1 @@
+"""The hotfire command: thin commands over the other rooms."""

@@ -1,0 +1,1 @@
+"""Producers, consumers and administration over the wire; never reaches into a broker."""

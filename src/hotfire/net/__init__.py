@@ -1,0 +1,1 @@
+"""The only room with sockets: accept, deadlines, write buffers, request and reply pairing."""

@@ -1,0 +1,1 @@
+"""Test doubles as public API: disk, clock and network that do what a test asks of them."""

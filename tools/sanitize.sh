@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The tests marked `core`, over a second copy of the package whose core was compiled with address and
+# undefined-behaviour checks. The copy is in build/sanitize; the module beside the sources stays as it is.
+set -euo pipefail
+python=$1
+shift
+cd "$(dirname "$0")/.."
+
+if [ ! -e src/hotfire/core/_core.c ]; then
+  echo 'sanitize: there is no src/hotfire/core/_core.c to check' >&2
+  exit 1
+fi
+rm -rf build/sanitize build/sanitize-objects
+HOTFIRE_SANITIZE=1 HOTFIRE_REQUIRE_CORE=1 "$python" setup.py --quiet \
+  build --build-base build/sanitize-objects --build-lib build/sanitize
+
+# The interpreter was not built with the checks, so their runtime has to be there before it.
+runtime="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
+# Python keeps objects to the end on purpose: leaks are not what this looks for.
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
+export PYTHONMALLOC=malloc PYTHONPATH=build/sanitize HOTFIRE_EXPECT_UNDER=build/sanitize
+LD_PRELOAD=$runtime exec "$python" -m pytest -m 'core and not slow and not crash and not interop' --timeout 300 "$@"
