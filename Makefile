@@ -39,10 +39,12 @@ $(VENV)/.install-stamp: $(VENV)/.deps-stamp pyproject.toml setup.py
 	  { echo 'hotfire: the editable install failed; the lines above say why' >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.core-stamp: $(VENV)/.install-stamp $(CORE)/sources.py $(CORE_SOURCES)
+# the directory itself too: a source that was taken away is a change like any other
+$(VENV)/.core-stamp: $(VENV)/.install-stamp $(CORE) $(CORE_SOURCES) $(if $(HOTFIRE_NO_CORE),always)
 	$(SAY) 'building the compiled core'
-	@tools/build_core.sh $(PY)
-	@touch $@
+	@tools/build_core.sh $(PY) $@
+
+.PHONY: always
 
 install: $(VENV)/.core-stamp
 

@@ -43,7 +43,7 @@ def extensions() -> list[Extension]:
             sources=sorted(str(CORE / path.name) for path in (ROOT / CORE).glob("*.c")),
             depends=sorted(str(CORE / path.name) for path in (ROOT / CORE).glob("*.h")),
             define_macros=[("HOTFIRE_SOURCE_HASH", f'"{source_hash}"')],
-            extra_compile_args=[*COMPILE, *(["-O1", "-g", *SANITIZE] if sanitize else ["-O2"])],
+            extra_compile_args=[*COMPILE, *(["-O1", "-g", "-UNDEBUG", *SANITIZE] if sanitize else ["-O2"])],
             extra_link_args=["-pthread", *(SANITIZE if sanitize else [])],
             optional=os.environ.get("HOTFIRE_REQUIRE_CORE") != "1",
         )

@@ -11,7 +11,7 @@ HASH_DIGITS = 16
 
 
 def source_hash(directory: Path) -> str | None:
-    """Names and bytes of `directory`'s C sources and headers, in name order; None when there is no C source."""
+    """Names and bytes of `directory`'s C sources and headers, in name order; None when there is none."""
     paths = sorted(
         (path for path in directory.iterdir() if path.suffix in (".c", ".h")), key=lambda path: path.name
     )
