@@ -106,7 +106,7 @@ def check_topic_name(topic: str) -> None:
     >>> check_topic_name("%RETRY%group-1")
     >>> check_topic_name("two words")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    hotfire.errors.InvalidParameter: InvalidParameter (code 29): topic 'two words' holds characters other than ...
+    hotfire.errors.InvalidParameter: InvalidParameter (code 29): topic 'two words' holds characters ...
     """
     long = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
     _check_name("topic", topic, RETRY_TOPIC_CHARACTERS_MAX if long else TOPIC_CHARACTERS_MAX)

@@ -73,6 +73,26 @@ class Command:
     def is_oneway(self) -> bool:
         return bool(self.flag & ONEWAY_FLAG)
 
+    def reply(
+        self,
+        code: int,
+        *,
+        fields: dict[str, str] | None = None,
+        remark: str | None = None,
+        body: bytes = b"",
+        serialization: Serialization = Serialization.JSON,
+    ) -> Command:
+        """The answer to this command. Its serialisation is the server's choice, not the request's."""
+        return Command(
+            code=code,
+            opaque=self.opaque,
+            flag=RESPONSE_FLAG,
+            fields=fields,
+            remark=remark,
+            body=body,
+            serialization=serialization,
+        )
+
 
 def frame_size(data: Buffer, position: int = 0) -> int:
     """Bytes of the frame that begins at `position`, or 0 when its length word is not yet complete."""
