@@ -1,0 +1,443 @@
+/* The fast lane: one call takes the leading run of ordinary sends and pulls out of a read buffer.
+   It is the journey of broker/handlers/send.py and pull.py, compiled. Policy stays in Python, which fills two tables:
+     topics  name -> (write queues, read queues, topic sys flag)
+     grants  group 0 topic [0 expression] -> (sub version or -1, tag hashes or None, group sys flag, token)
+   The first frame that is not plainly ordinary is left to the handler; both answer byte for byte alike. */
+#include "store.h"
+#include <errno.h>
+
+#define CODE_SEND_V2 310
+#define CODE_PULL 11
+#define REPLY_ROOM 768          /* an upper bound of a send or pull reply's header, checked below */
+#define TEXT_MAX 255            /* unique key, region: longer ones take the slow road */
+#define PULL_COMMIT 1
+#define PULL_SUSPEND 2
+#define PULL_SUBSCRIPTION 4
+#define SYS_FLAG_PLAIN 0x703    /* compression and multi-tag bits; anything else is not ordinary */
+#define CODES_MAX 64
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *topics, *grants;
+    hf_journal *journal;
+    PyObject *journal_ref, *suffix, *store_host;
+    char reply_mid[2 * TEXT_MAX + 64];  /* the constant text between msgId and queueOffset */
+    char id_prefix[48];
+    int id_prefix_size, reply_mid_size, version, append_crc, pull_enabled;
+    uint32_t frame_max, body_max;
+    int64_t last_timestamp, memory_window;
+    hf_limits limits;
+    uint8_t *scratch, *waiting, *ready;
+    size_t scratch_room, waiting_size, waiting_room, ready_size, ready_room;
+    PyObject *cached_name, *cached_topic;
+    long long sends, pulls;
+} hf_lane;
+
+enum { NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_DONE, NEXT_ERROR };
+
+static int room_for(uint8_t **buffer, size_t *room, size_t size) {
+    if (size <= *room) return 1;
+    size_t wanted = *room ? *room : 4096;
+    while (wanted < size) wanted *= 2;
+    uint8_t *grown = PyMem_Realloc(*buffer, wanted);
+    if (!grown) { PyErr_NoMemory(); return 0; }
+    *buffer = grown;
+    *room = wanted;
+    return 1;
+}
+
+static uint8_t *put_text(uint8_t *p, const char *text) { return put_bytes(p, text, strlen(text)); }
+static uint8_t *put_number(uint8_t *p, int64_t v) {
+    if (v < 0) { *p++ = '-'; v = -v; }
+    return p + hf_decimal((char *)p, (uint64_t)v);
+}
+
+/* The entry of a topic, borrowed; NULL without error when it is not in the table. */
+static PyObject *find_topic(hf_lane *l, hf_slice name) {
+    if (l->cached_name && PyBytes_GET_SIZE(l->cached_name) == (Py_ssize_t)name.size &&
+        !memcmp(PyBytes_AS_STRING(l->cached_name), name.p, name.size)) return l->cached_topic;
+    PyObject *key = PyBytes_FromStringAndSize((const char *)name.p, name.size);
+    if (!key) return NULL;
+    PyObject *topic = PyDict_GetItemWithError(l->topics, key);
+    if (!topic || !PyTuple_Check(topic) || PyTuple_GET_SIZE(topic) != 3) { Py_DECREF(key); return NULL; }
+    Py_XSETREF(l->cached_name, key);
+    l->cached_topic = topic;
+    return topic;
+}
+
+static hf_queue *queue_of(PyObject *queues, int64_t id) {
+    if (!PyTuple_Check(queues) || id < 0 || id >= PyTuple_GET_SIZE(queues)) return NULL;
+    PyObject *queue = PyTuple_GET_ITEM(queues, id);
+    return PyObject_TypeCheck(queue, &hf_queue_type) ? (hf_queue *)queue : NULL;
+}
+
+/* ---- send ---- */
+typedef struct { hf_slice unique, tags; } known_properties;
+
+/* Names the broker gives a meaning to; a message that carries one is not ordinary. */
+static int reserved_name(hf_slice name) {
+    static const char *const names[] = {
+        "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC",
+        "MSG_TYPE", "REDIRECT", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "DUP_INFO", "__CRC32#",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "__transactionId__", NULL};
+    if (name.size >= 6 && (!memcmp(name.p, "TIMER_", 6) || !memcmp(name.p, "INNER_", 6))) return 1;
+    for (int i = 0; names[i]; i++) if (hf_slice_is(name, names[i])) return 1;
+    return 0;
+}
+
+/* 1 when every pair is well formed and none has a meaning the lane does not serve. The last of equal names counts. */
+static int plain_properties(hf_slice text, known_properties *out) {
+    *out = (known_properties){{NULL, 0}, {NULL, 0}};
+    const uint8_t *p = text.p, *end = p + text.size;
+    while (p < end) {
+        const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
+        if (!stop) stop = end;
+        const uint8_t *equals = memchr(p, 1, (size_t)(stop - p));
+        if (!equals || equals == p || equals + 1 == stop || memchr(equals + 1, 1, (size_t)(stop - equals - 1))) return 0;
+        hf_slice name = {p, (uint32_t)(equals - p)}, value = {equals + 1, (uint32_t)(stop - equals - 1)};
+        if (hf_slice_is(name, "UNIQ_KEY")) out->unique = value;
+        else if (hf_slice_is(name, "TAGS")) out->tags = value;
+        else if (hf_slice_is(name, "WAIT")) { if (!hf_slice_is(value, "true")) return 0; }
+        else if (reserved_name(name)) return 0;
+        p = stop + 1;
+    }
+    return out->unique.size != 0;
+}
+
+/* Text that is its own JSON form. */
+static int plain_text(hf_slice s) {
+    if (s.size > TEXT_MAX) return 0;
+    for (uint32_t i = 0; i < s.size; i++)
+        if (s.p[i] < 0x20 || s.p[i] > 0x7e || s.p[i] == '"' || s.p[i] == '\\') return 0;
+    return 1;
+}
+
+static uint8_t *begin_reply(uint8_t *at, const char *code_and_fields) { return put_text(at + 8, code_and_fields); }
+
+static uint8_t *end_reply(hf_lane *l, uint8_t *at, uint8_t *p, int32_t opaque, const char *remark, size_t body_size) {
+    p = put_text(p, "\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
+    p = put_number(p, opaque);
+    p = put_text(p, remark);
+    p = put_text(p, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+    p = put_number(p, l->version);
+    *p++ = '}';
+    uint32_t header = (uint32_t)(p - at - 8);
+    put32(at, 4 + header + (uint32_t)body_size);
+    put32(at + 4, header);
+    return p;
+}
+
+static int reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t physical, int64_t queue_offset, hf_slice unique) {
+    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return 0;
+    uint8_t *at = l->waiting + l->waiting_size;
+    uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"queueId\":\"");
+    p = put_number(p, queue_id);
+    p = put_text(p, "\",\"transactionId\":\"");
+    p = put_bytes(p, unique.p, unique.size);
+    p = put_text(p, "\",\"msgId\":\"");
+    p = put_bytes(p, l->id_prefix, (size_t)l->id_prefix_size);
+    for (int shift = 60; shift >= 0; shift -= 4) *p++ = (uint8_t)"0123456789ABCDEF"[((uint64_t)physical >> shift) & 15];
+    p = put_bytes(p, l->reply_mid, (size_t)l->reply_mid_size);
+    p = put_number(p, queue_offset);
+    p = end_reply(l, at, p, opaque, "", 0);
+    l->waiting_size = (size_t)(p - l->waiting);
+    return 1;
+}
+
+static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) {
+    hf_slice topic = {NULL, 0}, properties = {NULL, 0};
+    int64_t queue_id = 0, sys_flag = 0, born = 0, flag = 0, reconsume = 0;
+    unsigned seen = 0;
+    if ((f->flag != 0 && f->flag != 2) || !f->body.size || f->body.size > l->body_max) return NEXT_HANDLER;
+    for (int i = 0; i < f->fields_count; i++) {
+        hf_field *field = &f->fields[i];
+        if (field->key.size != 1 || field->key.p[0] < 'a' || field->key.p[0] > 'n') return NEXT_HANDLER;
+        char name = (char)field->key.p[0];
+        hf_slice v = field->value;
+        if (field->escaped && name != 'i') return NEXT_HANDLER;
+        seen |= 1u << (name - 'a');
+        switch (name) {
+            case 'b': topic = v; break;
+            case 'e': if (!hf_parse_int(v.p, v.size, 0, INT32_MAX, &queue_id)) return NEXT_HANDLER; break;
+            case 'f': if (!hf_parse_int(v.p, v.size, 0, INT32_MAX, &sys_flag)) return NEXT_HANDLER; break;
+            case 'g': if (!hf_parse_int(v.p, v.size, 0, INT64_MAX, &born)) return NEXT_HANDLER; break;
+            case 'h': if (!hf_parse_int(v.p, v.size, INT32_MIN, INT32_MAX, &flag)) return NEXT_HANDLER; break;
+            case 'j': if (!hf_parse_int(v.p, v.size, 0, INT32_MAX, &reconsume)) return NEXT_HANDLER; break;
+            case 'd': { int64_t ignored; if (!hf_parse_int(v.p, v.size, INT32_MIN, INT32_MAX, &ignored)) return NEXT_HANDLER; break; }
+            case 'l': return NEXT_HANDLER;
+            case 'm': if (!hf_slice_is(v, "false")) return NEXT_HANDLER; break;
+            case 'i': {
+                if (field->escaped) {
+                    if (!room_for(&l->scratch, &l->scratch_room, v.size)) return NEXT_ERROR;
+                    int64_t n = hf_unescape(v, l->scratch);
+                    if (n < 0) return NEXT_HANDLER;
+                    v = (hf_slice){l->scratch, (uint32_t)n};
+                }
+                properties = v;
+                break;
+            }
+            default: break; /* a producer group, c default topic, k unit mode, n broker name */
+        }
+    }
+    if ((seen & 0xff) != 0xff || (sys_flag & ~SYS_FLAG_PLAIN)) return NEXT_HANDLER;
+    known_properties known;
+    if (!plain_properties(properties, &known) || !plain_text(known.unique)) return NEXT_HANDLER;
+    PyObject *entry = find_topic(l, topic);
+    if (!entry) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
+    hf_queue *queue = queue_of(PyTuple_GET_ITEM(entry, 0), queue_id);
+    if (!queue) return NEXT_HANDLER;
+
+    if (now < l->last_timestamp) now = l->last_timestamp; /* store time never goes back, whatever the clock does */
+    hf_slice store_host = {(uint8_t *)PyBytes_AS_STRING(l->store_host), (uint32_t)PyBytes_GET_SIZE(l->store_host)};
+    hf_record r = {
+        .topic = topic, .body = f->body, .properties = properties,
+        .suffix = {(uint8_t *)PyBytes_AS_STRING(l->suffix), (uint32_t)PyBytes_GET_SIZE(l->suffix)},
+        .born_host = born_host, .store_host = store_host, .queue_id = (int32_t)queue_id, .flag = (int32_t)flag,
+        .sys_flag = (int32_t)sys_flag | (born_host.size == 20 ? 0x10 : 0) | (store_host.size == 20 ? 0x20 : 0),
+        .reconsume_times = (int32_t)reconsume, .born_timestamp = born, .store_timestamp = now, .append_crc = l->append_crc};
+    size_t size = hf_record_size(&r);
+    if (!size) return NEXT_HANDLER;
+    switch (hf_journal_reserve(l->journal, size, &r.physical_offset)) {
+        case HF_NEED_SEGMENT: return NEXT_SEGMENT;
+        case HF_TURN_FULL: return NEXT_FULL;
+        default: break;
+    }
+    int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
+    uint8_t *space = hf_journal_space(l->journal, size);
+    if (!space || !hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags)) {
+        PyErr_NoMemory();
+        return NEXT_ERROR;
+    }
+    r.queue_offset = queue->next++;
+    hf_record_write(&r, size, space);
+    l->last_timestamp = now;
+    l->sends++;
+    if (f->flag == 0 && !reply_to_send(l, f->opaque, r.queue_id, r.physical_offset, r.queue_offset, known.unique)) return NEXT_ERROR;
+    return NEXT_DONE;
+}
+
+/* ---- pull ---- */
+typedef struct {
+    hf_slice group, topic, expression;
+    int64_t queue_id, offset, count, sys_flag, commit, version, bytes;
+    int has_expression;
+} pull_fields;
+
+static int read_pull(hf_frame *f, pull_fields *out) {
+    static const char *const mandatory[] = {"consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag",
+                                            "commitOffset", "suspendTimeoutMillis", "subVersion"};
+    unsigned seen = 0;
+    int64_t ignored;
+    *out = (pull_fields){.bytes = INT32_MAX};
+    for (int i = 0; i < f->fields_count; i++) {
+        hf_field *field = &f->fields[i];
+        hf_slice k = field->key, v = field->value;
+        if (field->escaped) return 0;
+        int which = -1;
+        for (int m = 0; m < 9 && which < 0; m++) if (hf_slice_is(k, mandatory[m])) which = m;
+        if (which >= 0) seen |= 1u << which;
+        int ok = 1;
+        switch (which) {
+            case 0: out->group = v; break;
+            case 1: out->topic = v; break;
+            case 2: ok = hf_parse_int(v.p, v.size, 0, INT32_MAX, &out->queue_id); break;
+            case 3: ok = hf_parse_int(v.p, v.size, 0, INT64_MAX, &out->offset); break;
+            case 4: ok = hf_parse_int(v.p, v.size, 1, INT32_MAX, &out->count); break;
+            case 5: ok = hf_parse_int(v.p, v.size, 0, 7, &out->sys_flag); break;
+            case 6: ok = hf_parse_int(v.p, v.size, INT64_MIN, INT64_MAX, &out->commit); break;
+            case 7: ok = hf_parse_int(v.p, v.size, INT64_MIN, INT64_MAX, &ignored); break;
+            case 8: ok = hf_parse_int(v.p, v.size, INT64_MIN, INT64_MAX, &out->version); break;
+            default:
+                if (hf_slice_is(k, "subscription")) { out->expression = v; out->has_expression = 1; }
+                else if (hf_slice_is(k, "expressionType")) ok = hf_slice_is(v, "TAG");
+                else if (hf_slice_is(k, "maxMsgBytes")) ok = hf_parse_int(v.p, v.size, 1, INT32_MAX, &out->bytes);
+                else ok = hf_slice_is(k, "bname");
+        }
+        if (!ok) return 0;
+    }
+    return seen == 0x1ff;
+}
+
+/* The grant for this pull, borrowed; NULL when the handler has to look. */
+static PyObject *find_grant(hf_lane *l, const pull_fields *q) {
+    int by_header = (q->sys_flag & PULL_SUBSCRIPTION) != 0;
+    if (by_header && !q->has_expression) return NULL;
+    size_t size = q->group.size + 1 + q->topic.size + (by_header ? 1 + q->expression.size : 0);
+    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (!key) return NULL;
+    uint8_t *p = (uint8_t *)PyBytes_AS_STRING(key);
+    p = put_bytes(p, q->group.p, q->group.size);
+    *p++ = 0;
+    p = put_bytes(p, q->topic.p, q->topic.size);
+    if (by_header) { *p++ = 0; put_bytes(p, q->expression.p, q->expression.size); }
+    PyObject *grant = PyDict_GetItemWithError(l->grants, key);
+    Py_DECREF(key);
+    if (!grant || !PyTuple_Check(grant) || PyTuple_GET_SIZE(grant) != 4) return NULL;
+    if (!by_header) {
+        long long version = PyLong_AsLongLong(PyTuple_GET_ITEM(grant, 0));
+        if (version < q->version) return NULL;
+    }
+    return grant;
+}
+
+static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
+    pull_fields q;
+    if (f->flag != 0 || f->body.size || !read_pull(f, &q)) return NEXT_HANDLER;
+    PyObject *topic = find_topic(l, q.topic);
+    if (!topic) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
+    hf_queue *queue = queue_of(PyTuple_GET_ITEM(topic, 1), q.queue_id);
+    if (!queue || q.offset < queue->min || q.offset >= queue->max) return NEXT_HANDLER;
+    PyObject *grant = find_grant(l, &q);
+    if (!grant) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
+    int32_t codes[CODES_MAX];
+    int codes_count = -1;
+    PyObject *wanted = PyTuple_GET_ITEM(grant, 1);
+    if (wanted != Py_None) {
+        if (!PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) > CODES_MAX) return NEXT_HANDLER;
+        codes_count = (int)PyTuple_GET_SIZE(wanted);
+        for (int i = 0; i < codes_count; i++) codes[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(wanted, i));
+    }
+    hf_limits limits = l->limits;
+    limits.count_max = q.count > HF_PIECES_MAX ? HF_PIECES_MAX : (int32_t)q.count;
+    limits.bytes_max = q.bytes;
+    limits.memory_from = l->journal->written - l->memory_window;
+    hf_piece pieces[64];
+    if (limits.count_max > 64) return NEXT_HANDLER; /* bulk pulls are the handler's */
+    hf_selection chosen;
+    hf_queue_select(queue, q.offset, &limits, codes, codes_count, pieces, &chosen);
+    if (chosen.missing || !chosen.count) return NEXT_HANDLER;
+
+    if (!room_for(&l->ready, &l->ready_room, l->ready_size + REPLY_ROOM + (size_t)chosen.bytes)) return NEXT_ERROR;
+    uint8_t *at = l->ready + l->ready_size;
+    uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"groupSysFlag\":\"");
+    p = put_number(p, PyLong_AsLong(PyTuple_GET_ITEM(grant, 2)));
+    p = put_text(p, "\",\"nextBeginOffset\":\"");
+    p = put_number(p, chosen.next);
+    p = put_text(p, "\",\"maxOffset\":\"");
+    p = put_number(p, queue->max);
+    p = put_text(p, "\",\"minOffset\":\"");
+    p = put_number(p, queue->min);
+    p = put_text(p, "\",\"topicSysFlag\":\"");
+    p = put_number(p, PyLong_AsLong(PyTuple_GET_ITEM(topic, 2)));
+    p = end_reply(l, at, p, f->opaque, ",\"remark\":\"FOUND\"", (size_t)chosen.bytes);
+    if (PyErr_Occurred()) return NEXT_ERROR;
+    if (hf_journal_fetch(l->journal, pieces, chosen.count, p)) return NEXT_HANDLER; /* cold or gone: not our case */
+    l->ready_size = (size_t)(p - l->ready) + (size_t)chosen.bytes;
+    l->pulls++;
+    if (q.sys_flag & PULL_COMMIT) {
+        PyObject *commit = Py_BuildValue("(OLL)", PyTuple_GET_ITEM(grant, 3), (long long)q.queue_id, (long long)q.commit);
+        if (!commit || PyList_Append(commits, commit)) { Py_XDECREF(commit); return NEXT_ERROR; }
+        Py_DECREF(commit);
+    }
+    return NEXT_DONE;
+}
+
+/* ---- Python face ---- */
+static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"journal", "topics", "grants", "store_host", "id_prefix", "suffix", "region", "trace_on", "version",
+                            "append_crc", "frame_max", "body_max", "memory_window", "pull_limits", NULL};
+    PyObject *journal, *topics, *grants, *store_host, *suffix;
+    const char *prefix, *region;
+    int trace_on;
+    unsigned int frame_max, body_max;
+    long long window, memory_bytes, disk_bytes;
+    hf_limits limits = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!SsSspipIIL(iiLLi)", names, &hf_journal_type, &journal, &PyDict_Type, &topics,
+                                     &PyDict_Type, &grants, &store_host, &prefix, &suffix, &region, &trace_on, &l->version,
+                                     &l->append_crc, &frame_max, &body_max, &window, &limits.memory_count_max,
+                                     &limits.disk_count_max, &memory_bytes, &disk_bytes, &limits.scan_max)) return -1;
+    Py_ssize_t host_size = PyBytes_GET_SIZE(store_host);
+    if ((host_size != 8 && host_size != 20) || strlen(prefix) >= sizeof l->id_prefix || strlen(region) > TEXT_MAX ||
+        !plain_text((hf_slice){(const uint8_t *)region, (uint32_t)strlen(region)})) {
+        PyErr_SetString(PyExc_ValueError, "store_host: 8 or 20 bytes; id_prefix, region: short plain text");
+        return -1;
+    }
+    limits.memory_bytes_max = memory_bytes;
+    limits.disk_bytes_max = disk_bytes;
+    l->limits = limits;
+    l->frame_max = frame_max;
+    l->body_max = body_max;
+    l->memory_window = window;
+    l->id_prefix_size = (int)strlen(prefix);
+    memcpy(l->id_prefix, prefix, strlen(prefix));
+    l->reply_mid_size = snprintf(l->reply_mid, sizeof l->reply_mid, "\",\"TRACE_ON\":\"%s\",\"MSG_REGION\":\"%s\",\"queueOffset\":\"",
+                                 trace_on ? "true" : "false", region);
+#define KEEP(slot, object) do { Py_INCREF(object); Py_XSETREF(slot, object); } while (0)
+    KEEP(l->journal_ref, journal);
+    KEEP(l->topics, topics);
+    KEEP(l->grants, grants);
+    KEEP(l->store_host, store_host);
+    KEEP(l->suffix, suffix);
+#undef KEEP
+    l->journal = (hf_journal *)journal;
+    return 0;
+}
+
+static void lane_dealloc(hf_lane *l) {
+    Py_CLEAR(l->journal_ref); Py_CLEAR(l->topics); Py_CLEAR(l->grants); Py_CLEAR(l->store_host); Py_CLEAR(l->suffix);
+    Py_CLEAR(l->cached_name);
+    PyMem_Free(l->scratch); PyMem_Free(l->waiting); PyMem_Free(l->ready);
+    Py_TYPE(l)->tp_free((PyObject *)l);
+}
+
+static PyObject *taken(uint8_t **buffer, size_t *size, size_t *room) {
+    if (!*size) Py_RETURN_NONE;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)*buffer, (Py_ssize_t)*size);
+    if (*room > (1u << 20)) { PyMem_Free(*buffer); *buffer = NULL; *room = 0; }
+    *size = 0;
+    return bytes;
+}
+
+/* serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, commits)
+   waiting: replies that may leave once the log is durable up to the journal's end; ready: replies that may leave now.
+   next: why it stopped, see NEXT. */
+static PyObject *lane_serve(hf_lane *l, PyObject *args) {
+    Py_buffer data, host;
+    Py_ssize_t start;
+    long long now;
+    if (!PyArg_ParseTuple(args, "y*ny*L", &data, &start, &host, &now)) return NULL;
+    const uint8_t *p = data.buf;
+    size_t size = (size_t)data.len, at = start < 0 ? size : (size_t)start;
+    hf_slice born_host = {host.buf, (uint32_t)host.len};
+    int next = host.len == 8 || host.len == 20 ? NEXT_DONE : NEXT_ERROR;
+    if (next == NEXT_ERROR) PyErr_SetString(PyExc_ValueError, "born_host: 8 or 20 bytes");
+    PyObject *commits = PyList_New(0);
+    if (!commits) next = NEXT_ERROR;
+    Py_XSETREF(l->cached_name, NULL); /* the tables may have changed since the last call */
+    while (next == NEXT_DONE) {
+        hf_frame f;
+        size_t frame_bytes = 0;
+        if (at >= size) { next = NEXT_PARTIAL; break; }
+        switch (hf_frame_read(p + at, size - at, l->frame_max, &f, &frame_bytes)) {
+            case HF_FRAME_PARTIAL: next = NEXT_PARTIAL; break;
+            case HF_FRAME_BAD_LENGTH: next = NEXT_BAD_LENGTH; break;
+            case HF_FRAME_STRANGE: next = NEXT_HANDLER; break;
+            default:
+                if (f.code == CODE_SEND_V2) next = serve_send(l, &f, born_host, now);
+                else if (f.code == CODE_PULL) next = serve_pull(l, &f, commits);
+                else next = NEXT_HANDLER;
+        }
+        if (next == NEXT_DONE) at += frame_bytes;
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&host);
+    if (next == NEXT_ERROR) { Py_XDECREF(commits); l->waiting_size = l->ready_size = 0; return NULL; }
+    PyObject *waiting = taken(&l->waiting, &l->waiting_size, &l->waiting_room);
+    PyObject *ready = taken(&l->ready, &l->ready_size, &l->ready_room);
+    if (!waiting || !ready) { Py_XDECREF(waiting); Py_XDECREF(ready); Py_DECREF(commits); return NULL; }
+    return Py_BuildValue("(niNNN)", (Py_ssize_t)(at - (size_t)(start < 0 ? 0 : start)), next, waiting, ready, commits);
+}
+
+static PyMethodDef lane_methods[] = {
+    {"serve", (PyCFunction)lane_serve, METH_VARARGS, "serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, commits)"},
+    {NULL}};
+static PyMemberDef lane_members[] = {
+    {"last_timestamp", Py_T_LONGLONG, offsetof(hf_lane, last_timestamp), 0, "Store time of the newest record."},
+    {"sends", Py_T_LONGLONG, offsetof(hf_lane, sends), Py_READONLY, "Sends served."},
+    {"pulls", Py_T_LONGLONG, offsetof(hf_lane, pulls), Py_READONLY, "Pulls served."},
+    {NULL}};
+PyTypeObject hf_lane_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotfire.core._core.Lane", .tp_basicsize = sizeof(hf_lane), .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew, .tp_init = (initproc)lane_init, .tp_dealloc = (destructor)lane_dealloc,
+    .tp_methods = lane_methods, .tp_members = lane_members};

@@ -1,0 +1,332 @@
+"""Plain-Python twins of the compiled queue, journal and reader: their specification, and what runs without
+a compiler. The flusher here is a Python thread, which waits for the interpreter lock after every sync; that
+is why the compiled one exists. Knows bytes, descriptors and tables; no policy.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import struct
+import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
+FILLER_SIZE = 0x7FFFFFFF  # an entry that only keeps a place
+BLANK = struct.Struct(">II")  # size of the rest of the segment, magic
+BLANK_MAGIC = 0xCBD43194
+TURN_BYTES_MAX = 32 << 20
+
+
+class Queue:
+    """A consume queue's entries: claimed in order, made visible in order, selected for a pull."""
+
+    def __init__(self, key: Hashable, grow: Callable[[int], None] | None = None) -> None:
+        self.key = key
+        self.next = self.max = self.min = 0
+        self.watched = 0
+        self._grow = grow
+        self._windows: list[tuple[int, int, memoryview]] = []
+
+    def attach(self, base: int, buffer: Any) -> None:
+        view = memoryview(buffer)
+        self._windows.append((base, len(view) // ENTRY.size, view))
+
+    def detach(self, base: int) -> bool:
+        for i, (start, _, view) in enumerate(self._windows):
+            if start == base:
+                view.release()
+                del self._windows[i]
+                return True
+        return False
+
+    def close(self) -> None:
+        for _, _, view in self._windows:
+            view.release()
+        self._windows.clear()
+
+    def claim(self) -> int:
+        self.next += 1
+        return self.next - 1
+
+    def _find(self, index: int) -> tuple[memoryview, int] | None:
+        for base, count, view in reversed(self._windows):
+            if base <= index < base + count:
+                return view, (index - base) * ENTRY.size
+        return None
+
+    def entry(self, index: int) -> tuple[int, int, int] | None:
+        found = self._find(index)
+        return None if found is None else ENTRY.unpack_from(*found)
+
+    def put(self, index: int, physical: int, size: int, tags: int) -> None:
+        found = self._find(index)
+        if found is None:
+            raise IndexError(f"queue entry {index} has no attached file")
+        ENTRY.pack_into(*found, physical, size, tags)
+
+    def show(self, index: int, physical: int, size: int, tags: int) -> None:
+        """Write the entry, asking for a file if there is none yet, and make it visible."""
+        if self._find(index) is None and self._grow is not None:
+            self._grow(index)
+        self.put(index, physical, size, tags)
+        self.max = index + 1
+
+    def select(
+        self,
+        from_: int,
+        count_max: int,
+        bytes_max: int,
+        memory_from: int,
+        codes: tuple[int, ...] | None,
+        limits: tuple[int, int, int, int, int],
+    ) -> tuple[list[tuple[int, int]], int, int, bool]:
+        memory_count, disk_count, memory_bytes, disk_bytes, scan_max = limits
+        pieces: list[tuple[int, int]] = []
+        following, total = from_, 0
+        for index in range(from_, min(self.max, from_ + scan_max)):
+            entry = self.entry(index)
+            if entry is None:
+                return pieces, following, total, True
+            physical, size, tags = entry
+            if size == FILLER_SIZE or size <= 0:
+                following = index + 1
+                continue
+            in_memory = physical >= memory_from
+            if pieces:  # the batch is judged full before each message but never before the first
+                if len(pieces) >= min(count_max, memory_count if in_memory else disk_count):
+                    break
+                if total + size > min(bytes_max, memory_bytes if in_memory else disk_bytes):
+                    break
+            following = index + 1
+            if codes is not None and _int32(tags) not in codes:
+                continue
+            pieces.append((physical, size))
+            total += size
+        return pieces, following, total, False
+
+
+def _int32(value: int) -> int:
+    return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+class Journal:
+    """Turns of the log: one fills while a thread writes and syncs the one before."""
+
+    def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX) -> None:
+        self.end = self.written = end
+        self.busy = False
+        self._turn_bytes_max = turn_bytes_max
+        self._segments: list[tuple[int, int, int]] = []
+        self._chunks: list[tuple[int, int, bytearray]] = []
+        self._pending = 0
+        self._derivations: deque[tuple[Queue, int, int, int, int]] = deque()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._jobs: queue.SimpleQueue[tuple[list[tuple[int, int, bytearray]], bool, int] | None]
+        self._jobs = queue.SimpleQueue()
+        self._done: int | OSError | None = None
+        self._failed: OSError | None = None
+        self._thread = threading.Thread(target=self._flush, name="hotfire-flusher", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_full(self) -> bool:
+        return self._pending >= self._turn_bytes_max
+
+    @property
+    def pending(self) -> int:
+        return self._pending
+
+    def fileno(self) -> int:
+        return self._event
+
+    def add_segment(self, start: int, size: int, fd: int) -> None:
+        if self._segments and start < sum(self._segments[-1][:2]):
+            raise ValueError(f"segment {start} overlaps the one before")
+        self._segments.append((start, size, fd))
+
+    def drop_segment(self, start: int) -> bool:
+        kept = [segment for segment in self._segments if segment[0] != start]
+        dropped = len(kept) < len(self._segments)
+        self._segments = kept
+        return dropped
+
+    def _segment(self, offset: int) -> tuple[int, int, int] | None:
+        at = bisect_right(self._segments, offset, key=lambda segment: segment[0])
+        if at == 0:
+            return None
+        start, size, fd = self._segments[at - 1]
+        return (start, size, fd) if offset < start + size else None
+
+    def reserve(self, size: int) -> int | None:
+        """Where a record of `size` bytes will lie; None: the turn is full, or a segment must be added first."""
+        segment = None if self.is_full else self._segment(self.end)
+        if segment is None:
+            return None
+        start, segment_size, _ = segment
+        left = start + segment_size - self.end
+        if size + BLANK.size <= left:
+            return self.end
+        following = self._segment(start + segment_size)
+        if following is None or size + BLANK.size > following[1]:
+            return None
+        self._place(BLANK.pack(left, BLANK_MAGIC))
+        self.end = following[0]
+        return self.end
+
+    def append(self, record: bytes, queue: Queue | None, index: int, tags: int) -> int:
+        physical = self.end
+        self._place(record)
+        if queue is not None:
+            self._derivations.append((queue, physical, len(record), index, tags))
+        return self.end
+
+    def _place(self, data: bytes) -> None:
+        segment = self._segment(self.end)
+        assert segment is not None, "append without reserve"
+        start, _, fd = segment
+        position = self.end - start
+        last = self._chunks[-1] if self._chunks else None
+        if last is not None and last[0] == fd and last[1] + len(last[2]) == position:
+            last[2].extend(data)
+        else:
+            self._chunks.append((fd, position, bytearray(data)))
+        self._pending += len(data)
+        self.end += len(data)
+
+    def submit(self, sync: bool) -> bool:
+        if self.busy or self._failed or not self._pending:
+            return False
+        self.busy = True
+        self._jobs.put((self._chunks, sync, self.end))
+        self._chunks, self._pending = [], 0
+        return True
+
+    def _flush(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            chunks, sync, end = job
+            try:
+                _write_turn(chunks, sync)
+                self._done = end
+            except OSError as error:
+                self._done = error
+            os.eventfd_write(self._event, 1)
+
+    def complete(self) -> int:
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            pass
+        done, self._done = self._done, None
+        if isinstance(done, OSError):
+            self._failed = done
+        if self._failed is not None:
+            raise self._failed
+        if done is not None:
+            self.written = done
+            self.busy = False
+        return self.written
+
+    def derive(self, limit: int) -> list[Queue] | None:
+        woken: dict[int, Queue] = {}
+        while self._derivations:
+            queue, physical, size, index, tags = self._derivations[0]
+            if physical + size > limit:
+                break
+            queue.show(index, physical, size, tags)
+            if queue.watched:
+                woken[id(queue)] = queue
+            self._derivations.popleft()
+        return list(woken.values()) or None
+
+    def locate(self, physical: int, size: int) -> tuple[int, int]:
+        """Descriptor and position of log bytes; LookupError when no segment holds them."""
+        segment = self._segment(physical)
+        if segment is None or physical + size > segment[0] + segment[1]:
+            raise LookupError(f"no log segment holds {size} bytes at {physical}")
+        return segment[2], physical - segment[0]
+
+    def fetch(self, pieces: list[tuple[int, int]]) -> bytes | None:
+        parts = []
+        for physical, size in pieces:
+            fd, position = self.locate(physical, size)
+            part = bytearray(size)
+            try:
+                count = os.preadv(fd, [part], position, getattr(os, "RWF_NOWAIT", 0))
+            except BlockingIOError:
+                return None
+            if count != size:
+                return None
+            parts.append(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        if self._event < 0:
+            return
+        self._jobs.put(None)
+        self._thread.join()
+        os.close(self._event)
+        self._event = -1
+        self._derivations.clear()
+
+
+def _write_turn(chunks: list[tuple[int, int, bytearray]], sync: bool) -> None:
+    for fd, position, data in chunks:
+        view, done = memoryview(data), 0
+        while done < len(view):
+            done += os.pwrite(fd, view[done:], position + done)
+    if sync:
+        for fd in dict.fromkeys(fd for fd, _, _ in chunks):
+            os.fdatasync(fd)
+
+
+class Reader:
+    """Cold reads beside the loop."""
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._jobs: queue.SimpleQueue[tuple[list[tuple[int, int, int]], Any] | None] = queue.SimpleQueue()
+        self._done: deque[tuple[Any, bytes | int]] = deque()
+        self._thread = threading.Thread(target=self._serve, name="hotfire-reader", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        return self._event
+
+    def submit(self, journal: Journal, pieces: list[tuple[int, int]], token: Any) -> None:
+        self._jobs.put(([(*journal.locate(physical, size), size) for physical, size in pieces], token))
+        self.queued += 1
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            parts, token = job
+            try:
+                data = b"".join(os.pread(fd, size, position) for fd, position, size in parts)
+                short = len(data) != sum(size for _, _, size in parts)
+                self._done.append((token, 5 if short else data))  # EIO
+            except OSError as error:
+                self._done.append((token, error.errno or 5))
+            os.eventfd_write(self._event, 1)
+
+    def take(self) -> list[tuple[Any, bytes | int]]:
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            pass
+        taken = []
+        while self._done:
+            taken.append(self._done.popleft())
+        self.queued -= len(taken)
+        return taken
+
+    def close(self) -> None:
+        if self._event < 0:
+            return
+        self._jobs.put(None)
+        self._thread.join()
+        os.close(self._event)
+        self._event = -1

@@ -1,0 +1,186 @@
+/* A consume queue's entries in memory: claimed in order, made visible in order, selected for a pull.
+   The maps belong to store/consumequeue.py, which attaches one window per file and is asked to grow the queue. */
+#include "store.h"
+
+uint8_t *hf_queue_entry(hf_queue *q, int64_t index) {
+    for (int i = q->windows_count - 1; i >= 0; i--) {
+        hf_window *w = &q->windows[i];
+        if (index >= w->base && index < w->base + w->count)
+            return (uint8_t *)w->view.buf + (index - w->base) * HF_ENTRY_BYTES;
+    }
+    return NULL;
+}
+
+void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const int32_t *codes, int codes_count,
+                     hf_piece *pieces, hf_selection *out) {
+    *out = (hf_selection){0, from, 0, 0};
+    int64_t stop = q->max;
+    if (stop - from > limits->scan_max) stop = from + limits->scan_max;
+    for (int64_t i = from; i < stop; i++) {
+        const uint8_t *entry = hf_queue_entry(q, i);
+        if (!entry) { out->missing = 1; return; }
+        int64_t physical = (int64_t)get64(entry);
+        int32_t size = (int32_t)get32(entry + 8);
+        if (size == HF_FILLER_SIZE || size <= 0) { out->next = i + 1; continue; }
+        int in_memory = physical >= limits->memory_from;
+        if (out->count) { /* the batch is judged full before each message but never before the first */
+            int64_t bytes = out->bytes + size;
+            if (out->count >= limits->count_max || bytes > limits->bytes_max) return;
+            if (bytes > (in_memory ? limits->memory_bytes_max : limits->disk_bytes_max)) return;
+            if (out->count >= (in_memory ? limits->memory_count_max : limits->disk_count_max)) return;
+        }
+        out->next = i + 1;
+        if (codes_count >= 0) {
+            int32_t code = (int32_t)(int64_t)get64(entry + 12);
+            int match = 0;
+            for (int k = 0; k < codes_count && !match; k++) match = codes[k] == code;
+            if (!match) continue;
+        }
+        pieces[out->count++] = (hf_piece){physical, size};
+        out->bytes += size;
+    }
+}
+
+/* ---- Python face ---- */
+static int queue_init(hf_queue *q, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"key", "grow", NULL};
+    PyObject *key, *grow = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", names, &key, &grow)) return -1;
+    Py_INCREF(key); Py_XSETREF(q->key, key);
+    Py_INCREF(grow); Py_XSETREF(q->grow, grow);
+    return 0;
+}
+
+static void release_windows(hf_queue *q) {
+    for (int i = 0; i < q->windows_count; i++) PyBuffer_Release(&q->windows[i].view);
+    q->windows_count = 0;
+}
+
+static int queue_traverse(hf_queue *q, visitproc visit, void *arg) { Py_VISIT(q->key); Py_VISIT(q->grow); return 0; }
+static int queue_clear(hf_queue *q) { release_windows(q); Py_CLEAR(q->key); Py_CLEAR(q->grow); return 0; }
+static void queue_dealloc(hf_queue *q) {
+    PyObject_GC_UnTrack(q);
+    queue_clear(q);
+    PyMem_Free(q->windows);
+    Py_TYPE(q)->tp_free((PyObject *)q);
+}
+
+static PyObject *queue_attach(hf_queue *q, PyObject *args) {
+    long long base;
+    PyObject *buffer;
+    if (!PyArg_ParseTuple(args, "LO", &base, &buffer)) return NULL;
+    if (q->windows_count == q->windows_room) {
+        int room = q->windows_room ? q->windows_room * 2 : 1;
+        hf_window *grown = PyMem_Realloc(q->windows, (size_t)room * sizeof *grown);
+        if (!grown) return PyErr_NoMemory();
+        q->windows = grown;
+        q->windows_room = room;
+    }
+    hf_window w = {.base = base};
+    if (PyObject_GetBuffer(buffer, &w.view, PyBUF_WRITABLE)) return NULL;
+    w.count = w.view.len / HF_ENTRY_BYTES;
+    q->windows[q->windows_count++] = w;
+    Py_RETURN_NONE;
+}
+
+static PyObject *queue_detach(hf_queue *q, PyObject *arg) {
+    long long base = PyLong_AsLongLong(arg);
+    if (base == -1 && PyErr_Occurred()) return NULL;
+    for (int i = 0; i < q->windows_count; i++) {
+        if (q->windows[i].base != base) continue;
+        PyBuffer_Release(&q->windows[i].view);
+        memmove(&q->windows[i], &q->windows[i + 1], (size_t)(q->windows_count - i - 1) * sizeof(hf_window));
+        q->windows_count--;
+        Py_RETURN_TRUE;
+    }
+    Py_RETURN_FALSE;
+}
+
+static PyObject *queue_close(hf_queue *q, PyObject *ignored) {
+    (void)ignored;
+    release_windows(q);
+    Py_RETURN_NONE;
+}
+
+static PyObject *queue_claim(hf_queue *q, PyObject *ignored) {
+    (void)ignored;
+    return PyLong_FromLongLong(q->next++);
+}
+
+static PyObject *queue_entry(hf_queue *q, PyObject *arg) {
+    long long index = PyLong_AsLongLong(arg);
+    if (index == -1 && PyErr_Occurred()) return NULL;
+    uint8_t *e = hf_queue_entry(q, index);
+    if (!e) Py_RETURN_NONE;
+    return Py_BuildValue("(LiL)", (long long)get64(e), (int)get32(e + 8), (long long)get64(e + 12));
+}
+
+static PyObject *queue_put(hf_queue *q, PyObject *args) {
+    long long index, physical, tags;
+    int size;
+    if (!PyArg_ParseTuple(args, "LLiL", &index, &physical, &size, &tags)) return NULL;
+    uint8_t *e = hf_queue_entry(q, index);
+    if (!e) return PyErr_Format(PyExc_IndexError, "queue entry %lld has no attached file", index);
+    put64(put32(put64(e, (uint64_t)physical), (uint32_t)size), (uint64_t)tags);
+    Py_RETURN_NONE;
+}
+
+/* select(from, count_max, bytes_max, memory_from, codes|None, limits) -> (pieces, next, bytes, missing)
+   limits: (memory_count_max, disk_count_max, memory_bytes_max, disk_bytes_max, scan_max) */
+static PyObject *queue_select(hf_queue *q, PyObject *args) {
+    long long from;
+    hf_limits l;
+    long long bytes_max, memory_from, memory_bytes, disk_bytes;
+    PyObject *codes;
+    if (!PyArg_ParseTuple(args, "LiLLO(iiLLi)", &from, &l.count_max, &bytes_max, &memory_from, &codes, &l.memory_count_max,
+                          &l.disk_count_max, &memory_bytes, &disk_bytes, &l.scan_max)) return NULL;
+    l.bytes_max = bytes_max; l.memory_from = memory_from; l.memory_bytes_max = memory_bytes; l.disk_bytes_max = disk_bytes;
+    if (l.count_max > HF_PIECES_MAX) l.count_max = HF_PIECES_MAX;
+    int32_t wanted[256];
+    int wanted_count = -1;
+    if (codes != Py_None) {
+        if (!PyTuple_Check(codes) || PyTuple_GET_SIZE(codes) > 256) return PyErr_Format(PyExc_ValueError, "codes: a tuple of at most 256 tag hashes");
+        wanted_count = (int)PyTuple_GET_SIZE(codes);
+        for (int i = 0; i < wanted_count; i++) {
+            wanted[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(codes, i));
+            if (PyErr_Occurred()) return NULL;
+        }
+    }
+    hf_piece *pieces = PyMem_Malloc(HF_PIECES_MAX * sizeof *pieces);
+    if (!pieces) return PyErr_NoMemory();
+    hf_selection s;
+    hf_queue_select(q, from, &l, wanted, wanted_count, pieces, &s);
+    PyObject *list = PyList_New(s.count);
+    for (int i = 0; list && i < s.count; i++) {
+        PyObject *piece = Py_BuildValue("(Li)", (long long)pieces[i].physical, pieces[i].size);
+        if (!piece) { Py_CLEAR(list); break; }
+        PyList_SET_ITEM(list, i, piece);
+    }
+    PyMem_Free(pieces);
+    if (!list) return NULL;
+    return Py_BuildValue("(NLLO)", list, (long long)s.next, (long long)s.bytes, s.missing ? Py_True : Py_False);
+}
+
+static PyMethodDef queue_methods[] = {
+    {"attach", (PyCFunction)queue_attach, METH_VARARGS, "attach(base, buffer): entries base.. live in this writable buffer"},
+    {"detach", (PyCFunction)queue_detach, METH_O, "detach(base) -> bool"},
+    {"close", (PyCFunction)queue_close, METH_NOARGS, "Let go of every buffer."},
+    {"claim", (PyCFunction)queue_claim, METH_NOARGS, "The next offset, now taken."},
+    {"entry", (PyCFunction)queue_entry, METH_O, "entry(index) -> (physical, size, tags) or None when no file is attached"},
+    {"put", (PyCFunction)queue_put, METH_VARARGS, "put(index, physical, size, tags)"},
+    {"select", (PyCFunction)queue_select, METH_VARARGS, "Entries of one pull, within its limits."},
+    {NULL}};
+static PyMemberDef queue_members[] = {
+    {"next", Py_T_LONGLONG, offsetof(hf_queue, next), 0, NULL},
+    {"max", Py_T_LONGLONG, offsetof(hf_queue, max), 0, NULL},
+    {"min", Py_T_LONGLONG, offsetof(hf_queue, min), 0, NULL},
+    {"watched", Py_T_INT, offsetof(hf_queue, watched), 0, NULL},
+    {"key", Py_T_OBJECT_EX, offsetof(hf_queue, key), Py_READONLY, NULL},
+    {NULL}};
+PyTypeObject hf_queue_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "hotfire.core._core.Queue", .tp_basicsize = sizeof(hf_queue),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)queue_init, .tp_dealloc = (destructor)queue_dealloc,
+    .tp_traverse = (traverseproc)queue_traverse, .tp_clear = (inquiry)queue_clear,
+    .tp_methods = queue_methods, .tp_members = queue_members};

@@ -1,0 +1,157 @@
+/* The stored record: encode one, scan many. The layout is drawn in protocol/record.py, its plain twin. */
+#include "store.h"
+
+#define MAGIC_V1 0xDAA320A7u
+#define MAGIC_V2 0xDAA320ABu
+#define MAGIC_BLANK 0xCBD43194u
+#define PROPERTIES_MAX 32767
+#define FIXED_BYTES 72 /* everything but hosts, body, topic and properties, with their lengths counted apart */
+
+static int needs_separator(const hf_record *r) {
+    return r->properties.size && r->properties.p[r->properties.size - 1] != 2 && (r->suffix.size || r->append_crc);
+}
+
+static size_t properties_size(const hf_record *r) {
+    return r->properties.size + (size_t)needs_separator(r) + r->suffix.size + (r->append_crc ? HF_CRC_BYTES : 0);
+}
+
+size_t hf_record_size(const hf_record *r) {
+    size_t properties = properties_size(r);
+    if (properties > PROPERTIES_MAX || r->topic.size > 255) return 0;
+    size_t topic_length = r->topic.size > 127 ? 2 : 1;
+    return FIXED_BYTES + r->born_host.size + r->store_host.size + r->body.size + topic_length + r->topic.size + 2 + properties;
+}
+
+void hf_record_write(const hf_record *r, size_t size, uint8_t *out) {
+    uint8_t *p = out;
+    p = put32(p, (uint32_t)size);
+    p = put32(p, r->topic.size > 127 ? MAGIC_V2 : MAGIC_V1);
+    p = put32(p, hf_crc32(0, r->body.p, r->body.size) & 0x7fffffff);
+    p = put32(p, (uint32_t)r->queue_id);
+    p = put32(p, (uint32_t)r->flag);
+    p = put64(p, (uint64_t)r->queue_offset);
+    p = put64(p, (uint64_t)r->physical_offset);
+    p = put32(p, (uint32_t)r->sys_flag);
+    p = put64(p, (uint64_t)r->born_timestamp);
+    p = put_bytes(p, r->born_host.p, r->born_host.size);
+    p = put64(p, (uint64_t)r->store_timestamp);
+    p = put_bytes(p, r->store_host.p, r->store_host.size);
+    p = put32(p, (uint32_t)r->reconsume_times);
+    p = put64(p, (uint64_t)r->prepared_offset);
+    p = put32(p, r->body.size);
+    p = put_bytes(p, r->body.p, r->body.size);
+    if (r->topic.size > 127) p = put16(p, (uint16_t)r->topic.size);
+    else *p++ = (uint8_t)r->topic.size;
+    p = put_bytes(p, r->topic.p, r->topic.size);
+    p = put16(p, (uint16_t)properties_size(r));
+    p = put_bytes(p, r->properties.p, r->properties.size);
+    if (needs_separator(r)) *p++ = 2;
+    p = put_bytes(p, r->suffix.p, r->suffix.size);
+    if (r->append_crc) {
+        uint32_t crc = hf_crc32(0, out, size - HF_CRC_BYTES) & 0x7fffffff;
+        p = put_bytes(p, "__CRC32#\x01", 9);
+        for (int i = 0; i < 10; i++) { *p++ = (uint8_t)('0' + crc % 10); crc /= 10; } /* least significant digit first */
+        *p++ = 2;
+    }
+}
+
+/* ---- scan ---- */
+typedef struct {
+    int64_t physical, queue_offset, store_timestamp, tags;
+    uint32_t size;
+    int32_t queue_id, sys_flag;
+    hf_slice topic, properties;
+} scanned;
+
+static int64_t tags_code(hf_slice properties) {
+    const uint8_t *p = properties.p, *end = p + properties.size;
+    int64_t code = 0;
+    while (p < end) {
+        const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
+        if (!stop) stop = end;
+        if (stop - p > 5 && !memcmp(p, "TAGS\x01", 5)) code = hf_java_hash(p + 5, (size_t)(stop - p) - 5);
+        p = stop + 1;
+    }
+    return code;
+}
+
+static int appended_crc_ok(const uint8_t *record, uint32_t size) {
+    const uint8_t *tail = record + size - HF_CRC_BYTES;
+    if (size < HF_CRC_BYTES || memcmp(tail, "__CRC32#\x01", 9) || tail[19] != 2) return -1; /* carries none */
+    uint32_t crc = hf_crc32(0, record, size - HF_CRC_BYTES) & 0x7fffffff;
+    for (int i = 0; i < 10; i++) { if (tail[9 + i] != '0' + crc % 10) return 0; crc /= 10; }
+    return 1;
+}
+
+/* NULL when the bytes at p are a whole, sound record; else the reason. `available` may be short: "partial". */
+static const char *scan_one(const uint8_t *p, size_t available, int verify, scanned *out) {
+    if (available < 8) return "partial";
+    uint32_t size = get32(p), magic = get32(p + 4);
+    if (magic == MAGIC_BLANK) { out->size = size; return size < HF_BLANK_BYTES ? "blank size" : "blank"; }
+    if (magic != MAGIC_V1 && magic != MAGIC_V2) return magic == 0 && size == 0 ? "end" : "magic";
+    if (size < FIXED_BYTES + 16 + 1 + 2 || size > 0x7fffffff) return "size";
+    if (available < size) return "partial";
+    out->size = size;
+    out->queue_id = (int32_t)get32(p + 12);
+    out->queue_offset = (int64_t)get64(p + 20);
+    out->physical = (int64_t)get64(p + 28);
+    out->sys_flag = (int32_t)get32(p + 36);
+    size_t born = out->sys_flag & 0x10 ? 20 : 8, stored = out->sys_flag & 0x20 ? 20 : 8;
+    size_t at = 48 + born;
+    if (at + 8 + stored + 16 > size) return "hosts";
+    out->store_timestamp = (int64_t)get64(p + at);
+    at += 8 + stored + 12;
+    uint32_t body = get32(p + at);
+    at += 4;
+    if (body > size - at) return "body length";
+    const uint8_t *body_at = p + at;
+    at += body;
+    size_t topic_length = magic == MAGIC_V2 ? 2 : 1;
+    if (at + topic_length > size) return "topic length";
+    uint32_t topic = topic_length == 2 ? get16(p + at) : p[at];
+    at += topic_length;
+    if (topic > size - at) return "topic length";
+    out->topic = (hf_slice){p + at, topic};
+    at += topic;
+    if (at + 2 > size) return "properties length";
+    uint32_t properties = get16(p + at);
+    at += 2;
+    if (properties != size - at) return "properties length";
+    out->properties = (hf_slice){p + at, properties};
+    if (verify) {
+        if ((hf_crc32(0, body_at, body) & 0x7fffffff) != get32(p + 8)) return "body checksum";
+        if (appended_crc_ok(p, size) == 0) return "record checksum";
+    }
+    out->tags = tags_code(out->properties);
+    return NULL;
+}
+
+/* scan_records(buffer, base, verify) -> (entries, consumed, reason)
+   entries: (physical, size, topic, queue_id, queue_offset, tags_code, store_timestamp, sys_flag) in log order.
+   reason: why it stopped before the buffer's end ("partial", "blank", "end", or what is wrong). */
+PyObject *hf_scan_records(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer view;
+    long long base;
+    int verify;
+    if (!PyArg_ParseTuple(args, "y*Lp", &view, &base, &verify)) return NULL;
+    PyObject *entries = PyList_New(0);
+    const uint8_t *p = view.buf;
+    size_t at = 0, size = (size_t)view.len;
+    const char *reason = "partial";
+    while (entries) {
+        scanned s;
+        reason = scan_one(p + at, size - at, verify, &s);
+        if (reason) break;
+        if (s.physical != base + (int64_t)at) { reason = "physical offset"; break; }
+        PyObject *entry = Py_BuildValue("(LIy#iLLLi)", (long long)s.physical, s.size, (const char *)s.topic.p,
+                                        (Py_ssize_t)s.topic.size, s.queue_id, (long long)s.queue_offset,
+                                        (long long)s.tags, (long long)s.store_timestamp, s.sys_flag);
+        if (!entry || PyList_Append(entries, entry)) { Py_XDECREF(entry); Py_CLEAR(entries); break; }
+        Py_DECREF(entry);
+        at += s.size;
+    }
+    PyBuffer_Release(&view);
+    if (!entries) return NULL;
+    return Py_BuildValue("(Nns)", entries, (Py_ssize_t)at, reason);
+}

@@ -1,0 +1,93 @@
+/* The shared shapes of the compiled core: queues of entries, the journal that fills and flushes turns. */
+#ifndef HOTFIRE_STORE_H
+#define HOTFIRE_STORE_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <pthread.h>
+#ifndef Py_T_LONGLONG /* names of 3.12 for 3.11 */
+#define Py_T_LONGLONG T_LONGLONG
+#define Py_T_INT T_INT
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#define Py_READONLY READONLY
+#endif
+#include "header.h"
+
+#define HF_ENTRY_BYTES 20          /* consume-queue entry: physical offset 8, size 4, tags code 8 */
+#define HF_FILLER_SIZE 0x7fffffff  /* an entry that only keeps a place */
+#define HF_CRC_BYTES 20            /* "__CRC32#" 0x01 ten digits 0x02 */
+#define HF_BLANK_BYTES 8           /* least left at a segment's end: size of the rest, magic */
+#define HF_PIECES_MAX 4096
+
+/* ---- record ---- */
+typedef struct {
+    hf_slice topic, body, properties, suffix; /* suffix: properties the broker adds, already encoded */
+    hf_slice born_host, store_host;           /* address and port: 8 or 20 bytes */
+    int32_t queue_id, flag, sys_flag, reconsume_times;
+    int64_t queue_offset, physical_offset, born_timestamp, store_timestamp, prepared_offset;
+    int append_crc;
+} hf_record;
+
+size_t hf_record_size(const hf_record *r);       /* 0 when the properties do not fit their 16-bit length */
+void hf_record_write(const hf_record *r, size_t size, uint8_t *out);
+PyObject *hf_scan_records(PyObject *module, PyObject *args);
+
+/* ---- queue ---- */
+typedef struct { int64_t base, count; Py_buffer view; } hf_window;
+typedef struct {
+    PyObject_HEAD
+    int64_t next, max, min;        /* next to claim, next to become visible, first still there */
+    int watched, marked;
+    int windows_count, windows_room;
+    hf_window *windows;
+    PyObject *grow, *key;
+} hf_queue;
+extern PyTypeObject hf_queue_type;
+
+typedef struct { int64_t physical; int32_t size; } hf_piece;
+typedef struct {
+    int32_t count_max, memory_count_max, disk_count_max, scan_max;
+    int64_t bytes_max, memory_bytes_max, disk_bytes_max, memory_from;
+} hf_limits;
+typedef struct { int count; int64_t next, bytes; int missing; } hf_selection; /* missing: a window is not attached */
+
+uint8_t *hf_queue_entry(hf_queue *q, int64_t index);
+void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const int32_t *codes, int codes_count,
+                     hf_piece *pieces, hf_selection *out);
+
+/* ---- journal ---- */
+typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;
+typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; } hf_turn;
+typedef struct { int64_t start, size; int fd; } hf_segment;
+typedef struct { hf_queue *queue; int64_t physical, index, tags; int32_t size; } hf_derivation;
+
+typedef struct {
+    PyObject_HEAD
+    hf_turn turns[2];
+    int filling;
+    hf_segment *segments;
+    int segments_count, segments_room;
+    int64_t end, written;          /* next byte to assign; first byte not yet written (or synced) */
+    size_t turn_bytes_max;
+    hf_derivation *derivations;    /* ring of entries that follow the log */
+    size_t derivations_head, derivations_count, derivations_room;
+    /* flusher thread, which never takes the interpreter lock */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int running, job, done, stop, job_sync, error, event_fd;
+    const char *error_step;
+    int busy;                      /* loop side: a turn is in the flusher's hands */
+} hf_journal;
+extern PyTypeObject hf_journal_type;
+
+enum { HF_RESERVED, HF_NEED_SEGMENT, HF_TURN_FULL };
+int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset);
+uint8_t *hf_journal_space(hf_journal *j, size_t size); /* after reserve: room for the record; NULL without memory */
+int hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags);
+int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, or errno */
+hf_segment *hf_journal_segment(hf_journal *j, int64_t offset);
+
+extern PyTypeObject hf_reader_type;
+extern PyTypeObject hf_lane_type;
+#endif
