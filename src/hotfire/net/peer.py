@@ -1,0 +1,280 @@
+"""One dialled connection: requests out, replies matched by opaque, and whatever the server asks us.
+
+Owns the response table, deadlines and back-pressure of a single connection. Does not dial again, does
+not retry and does not know what a topic is: that is the client's business.
+
+    invoke          waits for the reply, the loss of the connection, or the deadline; whichever is first
+    invoke_oneway   writes and forgets; nothing is registered, so nothing can come back
+    ask             invoke, with every code but success raised as BrokerRefused
+
+A reply nobody waits for (it came late, or twice) is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import cast
+
+from hotfire.errors import (
+    BrokerRefused,
+    ConfigError,
+    ConnectError,
+    ConnectionLost,
+    HotfireError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    Timeout,
+)
+from hotfire.protocol.codes import ResponseCode, Serialization
+from hotfire.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, encode
+from hotfire.protocol.connection import FrameReader
+from hotfire.protocol.requests import Request
+
+WRITE_HIGH_WATER_BYTES = 1024 * 1024
+"""Above this much unsent data callers wait before they write: a few of the largest usual messages."""
+
+IN_FLIGHT_MAX = 65_535
+"""Requests waiting for a reply on one connection; the number of permits a Java client has."""
+
+CLOSE_TIMEOUT_S = 1.0
+
+OnRequest = Callable[[Command], Command | None]
+"""What to do with a request of the server. None answers nothing, now or ever."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """
+    >>> split_address("127.0.0.1:9876"), split_address("[::1]:9876")
+    (('127.0.0.1', 9876), ('::1', 9876))
+    """
+    host, colon, port = address.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"address {address!r:.100} is not host:port with a port of 1 to 65535")
+    return host, int(port)
+
+
+class Peer:
+    """A connection to a broker or name server. Use it from the loop that dialled it.
+
+    >>> async def route(address: str) -> bytes:
+    ...     async with await Peer.connect(address) as peer:
+    ...         return (await peer.ask(GetRouteInfoByTopic(topic="T"), timeout_s=3.0)).body
+    """
+
+    def __init__(self, address: str, on_request: OnRequest | None, serialization: Serialization) -> None:
+        """Not for callers: use `connect`."""
+        self.address = address
+        self._serialization = serialization
+        self._on_request = on_request
+        self._loop = asyncio.get_running_loop()
+        self._link = _Link(self)
+        self._waiting: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+        self._unsent: list[bytes] = []
+        self._closed = self._loop.create_future()
+        self._lost: HotfireError | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        *,
+        timeout_s: float = 3.0,
+        on_request: OnRequest | None = None,
+        serialization: Serialization = Serialization.JSON,
+    ) -> Peer:
+        """Dial `host:port`; ConnectError when it cannot be reached in time."""
+        host, port = split_address(address)
+        peer = cls(address, on_request, serialization)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await peer._loop.create_connection(lambda: peer._link, host, port)
+        except TimeoutError:
+            raise ConnectError(f"{address}: no connection within {timeout_s:g} s") from None
+        except OSError as error:
+            raise ConnectError(f"{address}: {error.strerror or error}") from None
+        return peer
+
+    async def __aenter__(self) -> Peer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._lost is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that wait for their reply."""
+        return len(self._waiting)
+
+    async def wait_closed(self) -> None:
+        """Return once the connection is gone, whoever ended it."""
+        await asyncio.shield(self._closed)
+
+    async def invoke(self, request: Request | Command, timeout_s: float) -> Command:
+        """The reply, whatever its code. The deadline covers waiting for room to write as well."""
+        deadline = self._loop.time() + timeout_s
+        await self._room(deadline, timeout_s)
+        if len(self._waiting) >= IN_FLIGHT_MAX:
+            raise LocalProtocolError(f"{self.address}: {IN_FLIGHT_MAX} requests wait for a reply; slow down")
+        command = self._prepare(request, 0)
+        reply: asyncio.Future[Command] = self._loop.create_future()
+        frame = encode(command)
+        self._waiting[command.opaque] = reply
+        alarm = self._loop.call_at(deadline, self._expire, reply, command.code, timeout_s)
+        try:
+            self._write(frame)
+            return await reply
+        finally:
+            alarm.cancel()
+            self._waiting.pop(command.opaque, None)
+
+    async def ask(self, request: Request | Command, timeout_s: float) -> Command:
+        """The reply, or BrokerRefused when its code is not success."""
+        reply = await self.invoke(request, timeout_s)
+        if reply.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(reply.code, reply.remark or "")
+        return reply
+
+    async def invoke_oneway(self, request: Request | Command, timeout_s: float = 3.0) -> None:
+        """Write the request; there is no reply, and no telling whether it arrived."""
+        await self._room(self._loop.time() + timeout_s, timeout_s)
+        self._write(encode(self._prepare(request, ONEWAY_FLAG)))
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what is written, hang up, and give up on a peer that does not take it in time."""
+        self._flush()
+        self._fail(ConnectionLost(f"{self.address}: we closed the connection"))
+        transport = self._link.transport
+        if transport is None:
+            return
+        transport.close()
+        _, unfinished = await asyncio.wait({self._closed}, timeout=timeout_s)
+        if unfinished:
+            transport.abort()
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    def _prepare(self, request: Request | Command, flag: int) -> Command:
+        opaque = self._opaque
+        while opaque in self._waiting:  # only after 2^31 requests can an old one still wait here
+            opaque = (opaque + 1) & 0x7FFF_FFFF
+        self._opaque = (opaque + 1) & 0x7FFF_FFFF
+        if isinstance(request, Command):
+            return dataclasses.replace(request, opaque=opaque, flag=flag)
+        return request.to_command(
+            opaque=opaque, oneway=flag == ONEWAY_FLAG, serialization=self._serialization
+        )
+
+    async def _room(self, deadline: float, timeout_s: float) -> None:
+        """Wait until there is room to write; raise at once when the connection is gone."""
+        while self._lost is None and self._link.room is not None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await asyncio.shield(self._link.room)
+            except TimeoutError:
+                raise Timeout(
+                    f"{self.address}: took no data for {timeout_s:g} s; the request was not sent"
+                ) from None
+        if self._lost is not None:
+            raise type(self._lost)(*self._lost.args)
+
+    def _write(self, frame: bytes) -> None:
+        # Callers woken by one read write in one turn of the loop: a single system call takes them all.
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(frame)
+
+    def _flush(self) -> None:
+        frames, self._unsent = self._unsent, []
+        if frames and self._lost is None and self._link.transport is not None:
+            self._link.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def _receive(self, command: Command) -> None:
+        if command.is_response:
+            reply = self._waiting.pop(command.opaque, None)
+            if reply is not None and not reply.done():
+                reply.set_result(command)
+            return
+        answer = self._answer(command)
+        if answer is not None and not command.is_oneway:
+            answer = dataclasses.replace(answer, opaque=command.opaque, flag=RESPONSE_FLAG)
+            self._write(encode(answer))
+
+    def _answer(self, command: Command) -> Command | None:
+        if self._on_request is None:
+            remark = f" request type {command.code} not supported"
+            return Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            return self._on_request(command)
+        except HotfireError as error:
+            return Command(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    # --- endings -----------------------------------------------------------------------------------
+
+    def _expire(self, reply: asyncio.Future[Command], code: int, timeout_s: float) -> None:
+        if not reply.done():
+            reply.set_exception(
+                Timeout(f"{self.address}: no reply to request {code} within {timeout_s * 1000:g} ms")
+            )
+
+    def _fail(self, error: HotfireError) -> None:
+        """From here on the connection is gone; everyone who waits is told why."""
+        if self._lost is None:
+            self._lost = error
+        waiting, self._waiting = self._waiting, {}
+        for reply in waiting.values():
+            if not reply.done():
+                reply.set_exception(type(error)(*error.args))
+        self._link.resume_writing()
+
+    def _gone(self, cause: Exception | None) -> None:
+        why = f": {cause}" if cause is not None else ""
+        self._fail(ConnectionLost(f"{self.address}: the connection closed{why}"))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+
+class _Link(asyncio.Protocol):
+    """What the event loop calls; keeps these callbacks out of Peer's public face."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._reader = FrameReader()
+        self.transport: asyncio.Transport | None = None
+        self.room: asyncio.Future[None] | None = None  # there while the transport wants no more data
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        if self._peer.closed:
+            return
+        try:
+            for command in self._reader.receive_data(data):
+                self._peer._receive(command)
+        except RemoteProtocolError as error:
+            self._peer._fail(RemoteProtocolError(f"{self._peer.address}: {error}"))
+            if self.transport is not None:
+                self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._peer._gone(exc)
+
+    def pause_writing(self) -> None:
+        if self.room is None:
+            self.room = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        room, self.room = self.room, None
+        if room is not None and not room.done():
+            room.set_result(None)
