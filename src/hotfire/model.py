@@ -214,12 +214,39 @@ class RouteData:
     order_topic_conf: str | None = None
 
 
+@dataclass(slots=True, frozen=True)
+class ClusterInfo:
+    """Every broker a name server knows, and which cluster it belongs to."""
+
+    brokers: Mapping[str, BrokerData] = field(default_factory=dict, hash=False)
+    clusters: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+@dataclass(slots=True, frozen=True)
+class TopicTable:
+    """All topics of one broker, in one edition. The mappings are those of static topics, kept unread."""
+
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
+    data_version: DataVersion = DataVersion()
+    mapping_data_version: DataVersion | None = None
+    queue_mapping_details: Mapping[str, object] = field(default_factory=dict, hash=False)
+    queue_mapping_infos: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerRegistration:
+    """What a broker tells the name servers about itself."""
+
+    topic_table: TopicTable
+    filter_servers: tuple[str, ...] = ()
+
+
 # --- groups and clients ----------------------------------------------------------------------------
 
 
 @dataclass(slots=True, frozen=True)
 class Subscription:
-    """What a group wants of a topic. `codes` are the Java hashes of `tags`, in the same order."""
+    """What a group wants of a topic. `codes` are the Java hashes of `tags`."""
 
     topic: str
     expression: str = "*"

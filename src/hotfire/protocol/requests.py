@@ -190,12 +190,7 @@ class AddWritePermReply(Reply):
 # --- client -> broker: messages --------------------------------------------------------------------
 
 
-class SendMessage(
-    Request,
-    code=RequestCode.SEND_MESSAGE,
-    reply=SendReply,
-    needs=[write("topic")],
-):
+class SendMessage(Request, code=RequestCode.SEND_MESSAGE, reply=SendReply, needs=[write("topic")]):
     """One message, or several when `batch`. The later codes only spell the fields differently."""
 
     producer_group: str
@@ -219,30 +214,19 @@ _LETTERS = {field.name: letter for field, letter in zip(SendMessage.fields, "abc
 
 
 class SendMessageV2(
-    SendMessage,
-    code=RequestCode.SEND_MESSAGE_V2,
-    reply=SendReply,
-    needs=[write("topic")],
-    names=_LETTERS,
+    SendMessage, code=RequestCode.SEND_MESSAGE_V2, reply=SendReply, needs=[write("topic")], names=_LETTERS
 ):
     """What every client since 2014 sends."""
 
 
 class SendBatchMessage(
-    SendMessage,
-    code=RequestCode.SEND_BATCH_MESSAGE,
-    reply=SendReply,
-    needs=[write("topic")],
-    names=_LETTERS,
+    SendMessage, code=RequestCode.SEND_BATCH_MESSAGE, reply=SendReply, needs=[write("topic")], names=_LETTERS
 ):
     """Several messages in one body."""
 
 
 class PullMessage(
-    Request,
-    code=RequestCode.PULL_MESSAGE,
-    reply=PullReply,
-    needs=[read("topic"), use("consumer_group")],
+    Request, code=RequestCode.PULL_MESSAGE, reply=PullReply, needs=[read("topic"), use("consumer_group")]
 ):
     consumer_group: str
     topic: str
@@ -301,10 +285,7 @@ class UpdateConsumerOffset(
 
 
 class SearchOffsetByTimestamp(
-    Request,
-    code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-    reply=OffsetReply,
-    needs=[read("topic")],
+    Request, code=RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, reply=OffsetReply, needs=[read("topic")]
 ):
     topic: str
     queue_id: Int32
@@ -313,34 +294,21 @@ class SearchOffsetByTimestamp(
     broker_name: str | None = wire("bname", default=None)
 
 
-class GetMaxOffset(
-    Request,
-    code=RequestCode.GET_MAX_OFFSET,
-    reply=OffsetReply,
-    needs=[read("topic")],
-):
+class GetMaxOffset(Request, code=RequestCode.GET_MAX_OFFSET, reply=OffsetReply, needs=[read("topic")]):
     topic: str
     queue_id: Int32
     committed: bool = True
     broker_name: str | None = wire("bname", default=None)
 
 
-class GetMinOffset(
-    Request,
-    code=RequestCode.GET_MIN_OFFSET,
-    reply=OffsetReply,
-    needs=[read("topic")],
-):
+class GetMinOffset(Request, code=RequestCode.GET_MIN_OFFSET, reply=OffsetReply, needs=[read("topic")]):
     topic: str
     queue_id: Int32
     broker_name: str | None = wire("bname", default=None)
 
 
 class GetEarliestStoreTime(
-    Request,
-    code=RequestCode.GET_EARLIEST_MSG_STORETIME,
-    reply=TimestampReply,
-    needs=[read("topic")],
+    Request, code=RequestCode.GET_EARLIEST_MSG_STORETIME, reply=TimestampReply, needs=[read("topic")]
 ):
     topic: str
     queue_id: Int32
@@ -350,71 +318,38 @@ class GetEarliestStoreTime(
 # --- client -> broker: membership ------------------------------------------------------------------
 
 
-class HeartBeat(
-    Request,
-    code=RequestCode.HEART_BEAT,
-    reply=HeartbeatReply,
-    needs=[use("body")],
-):
+class HeartBeat(Request, code=RequestCode.HEART_BEAT, reply=HeartbeatReply, needs=[use("body")]):
     body: bytes = b""
 
 
-class UnregisterClient(
-    Request,
-    code=RequestCode.UNREGISTER_CLIENT,
-    reply=NoFields,
-    needs=[],
-):
+class UnregisterClient(Request, code=RequestCode.UNREGISTER_CLIENT, reply=NoFields, needs=[]):
     client_id: str = wire("clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
 class GetConsumerListByGroup(
-    Request,
-    code=RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-    reply=NoFields,
-    needs=[use("consumer_group")],
+    Request, code=RequestCode.GET_CONSUMER_LIST_BY_GROUP, reply=NoFields, needs=[use("consumer_group")]
 ):
     consumer_group: str
 
 
-class LockBatchMq(
-    Request,
-    code=RequestCode.LOCK_BATCH_MQ,
-    reply=None,
-    needs=[use("body")],
-):
+class LockBatchMq(Request, code=RequestCode.LOCK_BATCH_MQ, reply=None, needs=[use("body")]):
     body: bytes = b""
 
 
-class UnlockBatchMq(
-    Request,
-    code=RequestCode.UNLOCK_BATCH_MQ,
-    reply=None,
-    needs=[use("body")],
-):
+class UnlockBatchMq(Request, code=RequestCode.UNLOCK_BATCH_MQ, reply=None, needs=[use("body")]):
     body: bytes = b""
 
 
-class CheckClientConfig(
-    Request,
-    code=RequestCode.CHECK_CLIENT_CONFIG,
-    reply=None,
-    needs=[use("body")],
-):
+class CheckClientConfig(Request, code=RequestCode.CHECK_CLIENT_CONFIG, reply=None, needs=[use("body")]):
     body: bytes = b""
 
 
 # --- broker -> client ------------------------------------------------------------------------------
 
 
-class NotifyConsumerIdsChanged(
-    Request,
-    code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-    reply=None,
-    needs=[],
-):
+class NotifyConsumerIdsChanged(Request, code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, reply=None, needs=[]):
     consumer_group: str
 
 
@@ -422,10 +357,7 @@ class NotifyConsumerIdsChanged(
 
 
 class UpdateAndCreateTopic(
-    Request,
-    code=RequestCode.UPDATE_AND_CREATE_TOPIC,
-    reply=None,
-    needs=[manage("topic")],
+    Request, code=RequestCode.UPDATE_AND_CREATE_TOPIC, reply=None, needs=[manage("topic")]
 ):
     topic: str
     default_topic: str
@@ -439,33 +371,18 @@ class UpdateAndCreateTopic(
     force: bool | None = None
 
 
-class GetBrokerConfig(
-    Request,
-    code=RequestCode.GET_BROKER_CONFIG,
-    reply=BrokerConfigReply,
-    needs=[manage()],
-):
+class GetBrokerConfig(Request, code=RequestCode.GET_BROKER_CONFIG, reply=BrokerConfigReply, needs=[manage()]):
     """The broker's settings as `key=value` lines."""
 
 
-class GetBrokerRuntimeInfo(
-    Request,
-    code=RequestCode.GET_BROKER_RUNTIME_INFO,
-    reply=None,
-    needs=[manage()],
-):
+class GetBrokerRuntimeInfo(Request, code=RequestCode.GET_BROKER_RUNTIME_INFO, reply=None, needs=[manage()]):
     """Counters and sizes as a table of texts."""
 
 
 # --- broker -> name server -------------------------------------------------------------------------
 
 
-class RegisterBroker(
-    Request,
-    code=RequestCode.REGISTER_BROKER,
-    reply=RegisterBrokerReply,
-    needs=[peer()],
-):
+class RegisterBroker(Request, code=RequestCode.REGISTER_BROKER, reply=RegisterBrokerReply, needs=[peer()]):
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -479,24 +396,14 @@ class RegisterBroker(
     body: bytes = b""
 
 
-class UnregisterBroker(
-    Request,
-    code=RequestCode.UNREGISTER_BROKER,
-    reply=None,
-    needs=[peer()],
-):
+class UnregisterBroker(Request, code=RequestCode.UNREGISTER_BROKER, reply=None, needs=[peer()]):
     broker_name: str
     broker_addr: str
     cluster_name: str
     broker_id: Int64
 
 
-class QueryDataVersion(
-    Request,
-    code=RequestCode.QUERY_DATA_VERSION,
-    reply=DataVersionReply,
-    needs=[peer()],
-):
+class QueryDataVersion(Request, code=RequestCode.QUERY_DATA_VERSION, reply=DataVersionReply, needs=[peer()]):
     broker_name: str
     broker_addr: str
     cluster_name: str
@@ -504,12 +411,7 @@ class QueryDataVersion(
     body: bytes = b""
 
 
-class BrokerHeartbeat(
-    Request,
-    code=RequestCode.BROKER_HEARTBEAT,
-    reply=None,
-    needs=[peer()],
-):
+class BrokerHeartbeat(Request, code=RequestCode.BROKER_HEARTBEAT, reply=None, needs=[peer()]):
     cluster_name: str
     broker_addr: str
     broker_name: str
@@ -521,22 +423,12 @@ class BrokerHeartbeat(
     election_priority: Int32 | None = None
 
 
-class RegisterTopicInNamesrv(
-    Request,
-    code=RequestCode.REGISTER_TOPIC_IN_NAMESRV,
-    reply=None,
-    needs=[peer()],
-):
+class RegisterTopicInNamesrv(Request, code=RequestCode.REGISTER_TOPIC_IN_NAMESRV, reply=None, needs=[peer()]):
     topic: str
     body: bytes = b""
 
 
-class GetBrokerMemberGroup(
-    Request,
-    code=RequestCode.GET_BROKER_MEMBER_GROUP,
-    reply=None,
-    needs=[],
-):
+class GetBrokerMemberGroup(Request, code=RequestCode.GET_BROKER_MEMBER_GROUP, reply=None, needs=[]):
     cluster_name: str
     broker_name: str
 
@@ -544,75 +436,39 @@ class GetBrokerMemberGroup(
 # --- anyone -> name server -------------------------------------------------------------------------
 
 
-class GetRouteInfoByTopic(
-    Request,
-    code=RequestCode.GET_ROUTEINFO_BY_TOPIC,
-    reply=None,
-    needs=[],
-):
+class GetRouteInfoByTopic(Request, code=RequestCode.GET_ROUTEINFO_BY_TOPIC, reply=None, needs=[]):
     topic: str
     accept_standard_json_only: bool | None = None
 
 
-class GetBrokerClusterInfo(
-    Request,
-    code=RequestCode.GET_BROKER_CLUSTER_INFO,
-    reply=None,
-    needs=[],
-):
+class GetBrokerClusterInfo(Request, code=RequestCode.GET_BROKER_CLUSTER_INFO, reply=None, needs=[]):
     """Every cluster, its brokers and their addresses."""
 
 
 class GetAllTopicListFromNameserver(
-    Request,
-    code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-    reply=None,
-    needs=[],
+    Request, code=RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, reply=None, needs=[]
 ):
     """Every topic the name server knows."""
 
 
-class GetTopicsByCluster(
-    Request,
-    code=RequestCode.GET_TOPICS_BY_CLUSTER,
-    reply=None,
-    needs=[],
-):
+class GetTopicsByCluster(Request, code=RequestCode.GET_TOPICS_BY_CLUSTER, reply=None, needs=[]):
     cluster: str
 
 
-class GetSystemTopicListFromNs(
-    Request,
-    code=RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
-    reply=None,
-    needs=[],
-):
+class GetSystemTopicListFromNs(Request, code=RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, reply=None, needs=[]):
     """Cluster and broker names, which are topics too."""
 
 
-class GetUnitTopicList(
-    Request,
-    code=RequestCode.GET_UNIT_TOPIC_LIST,
-    reply=None,
-    needs=[],
-):
+class GetUnitTopicList(Request, code=RequestCode.GET_UNIT_TOPIC_LIST, reply=None, needs=[]):
     """Topics with the UNIT flag."""
 
 
-class GetHasUnitSubTopicList(
-    Request,
-    code=RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
-    reply=None,
-    needs=[],
-):
+class GetHasUnitSubTopicList(Request, code=RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, reply=None, needs=[]):
     """Topics with the UNIT_SUB flag."""
 
 
 class GetHasUnitSubUnunitTopicList(
-    Request,
-    code=RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    reply=None,
-    needs=[],
+    Request, code=RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, reply=None, needs=[]
 ):
     """Topics with the UNIT_SUB flag and without the UNIT flag."""
 
@@ -621,86 +477,47 @@ class GetHasUnitSubUnunitTopicList(
 
 
 class WipeWritePermOfBroker(
-    Request,
-    code=RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-    reply=WipeWritePermReply,
-    needs=[manage()],
+    Request, code=RequestCode.WIPE_WRITE_PERM_OF_BROKER, reply=WipeWritePermReply, needs=[manage()]
 ):
     broker_name: str
 
 
 class AddWritePermOfBroker(
-    Request,
-    code=RequestCode.ADD_WRITE_PERM_OF_BROKER,
-    reply=AddWritePermReply,
-    needs=[manage()],
+    Request, code=RequestCode.ADD_WRITE_PERM_OF_BROKER, reply=AddWritePermReply, needs=[manage()]
 ):
     broker_name: str
 
 
 class DeleteTopicInNamesrv(
-    Request,
-    code=RequestCode.DELETE_TOPIC_IN_NAMESRV,
-    reply=None,
-    needs=[manage("topic")],
+    Request, code=RequestCode.DELETE_TOPIC_IN_NAMESRV, reply=None, needs=[manage("topic")]
 ):
     topic: str
     cluster_name: str | None = None
 
 
-class PutKvConfig(
-    Request,
-    code=RequestCode.PUT_KV_CONFIG,
-    reply=None,
-    needs=[manage()],
-):
+class PutKvConfig(Request, code=RequestCode.PUT_KV_CONFIG, reply=None, needs=[manage()]):
     namespace: str
     key: str
     value: str
 
 
-class GetKvConfig(
-    Request,
-    code=RequestCode.GET_KV_CONFIG,
-    reply=KvReply,
-    needs=[],
-):
+class GetKvConfig(Request, code=RequestCode.GET_KV_CONFIG, reply=KvReply, needs=[]):
     namespace: str
     key: str
 
 
-class DeleteKvConfig(
-    Request,
-    code=RequestCode.DELETE_KV_CONFIG,
-    reply=None,
-    needs=[manage()],
-):
+class DeleteKvConfig(Request, code=RequestCode.DELETE_KV_CONFIG, reply=None, needs=[manage()]):
     namespace: str
     key: str
 
 
-class GetKvListByNamespace(
-    Request,
-    code=RequestCode.GET_KVLIST_BY_NAMESPACE,
-    reply=None,
-    needs=[],
-):
+class GetKvListByNamespace(Request, code=RequestCode.GET_KVLIST_BY_NAMESPACE, reply=None, needs=[]):
     namespace: str
 
 
-class UpdateNamesrvConfig(
-    Request,
-    code=RequestCode.UPDATE_NAMESRV_CONFIG,
-    reply=None,
-    needs=[manage()],
-):
+class UpdateNamesrvConfig(Request, code=RequestCode.UPDATE_NAMESRV_CONFIG, reply=None, needs=[manage()]):
     body: bytes = b""
 
 
-class GetNamesrvConfig(
-    Request,
-    code=RequestCode.GET_NAMESRV_CONFIG,
-    reply=None,
-    needs=[manage()],
-):
+class GetNamesrvConfig(Request, code=RequestCode.GET_NAMESRV_CONFIG, reply=None, needs=[manage()]):
     """The name server's settings as `key=value` lines."""
