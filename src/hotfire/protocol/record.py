@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hotfire.errors import LocalProtocolError, RecordInvalid
-from hotfire.protocol.command import Buffer
+from hotfire.protocol.command import Buffer as Buffer
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB

@@ -4,114 +4,20 @@ This table is the only place that says what a request looks like. Broker, name s
 control and the docs read it; a handler is registered for one of these classes, so a handler for an
 undeclared code cannot exist, and a code declared twice fails at import. `reply` is the struct of a
 successful reply's fields: `None` when Java sends no field map at all, `NoFields` when it sends an
-empty one. Field order of replies is the order seen on the wire. What travels in a body is in `bodies`.
-
-`needs` names what the caller must be allowed to do; the string is the field holding the topic or
-group. Knows nothing of frames but the Command it is filled from.
+empty one. Field order of replies is the order seen on the wire. What travels in a body is in `bodies`;
+what a request is, in `request`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
-
-from hotfire.protocol.codes import RequestCode, Serialization
-from hotfire.protocol.command import ONEWAY_FLAG, Command
-from hotfire.protocol.fields import FieldStruct, Int32, Int64, wire
-
-# --- permissions -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, frozen=True)
-class Permission:
-    """The right to do `verb` to what `field` names; `field` None means the whole cluster.
-
-    The field may be `body` where topics or groups are only named in there.
-    """
-
-    verb: Literal["read", "write", "use", "manage", "peer"]
-    field: str | None = None
-
-
-def read(field: str) -> Permission:
-    """Take messages or offsets of the topic."""
-    return Permission("read", field)
-
-
-def write(field: str) -> Permission:
-    """Put messages into the topic."""
-    return Permission("write", field)
-
-
-def use(field: str) -> Permission:
-    """Act as a member of the group."""
-    return Permission("use", field)
-
-
-def manage(field: str | None = None) -> Permission:
-    """Change or inspect the topic or group, or with no field the cluster."""
-    return Permission("manage", field)
-
-
-def peer() -> Permission:
-    """Be a broker of the cluster."""
-    return Permission("peer")
-
-
-# --- the two kinds of struct -----------------------------------------------------------------------
-
-
-class Reply(FieldStruct):
-    """Fields of a successful reply."""
-
-    @classmethod
-    def from_command(cls, command: Command) -> Self:
-        return cls.from_fields(command.fields, body=command.body)
-
-
-REQUESTS: dict[int, type[Request]] = {}
-"""Every request by its code."""
-
-
-class Request(FieldStruct):
-    """Base of all requests. A subclass states its code, its reply and what it needs."""
-
-    code: ClassVar[RequestCode]
-    reply: ClassVar[type[Reply] | None]
-    needs: ClassVar[tuple[Permission, ...]]
-
-    def __init_subclass__(
-        cls, *, code: RequestCode, reply: type[Reply] | None, needs: Sequence[Permission], **rest: Any
-    ) -> None:
-        super().__init_subclass__(**rest)
-        if code in REQUESTS:
-            raise TypeError(f"request code {code}: both {REQUESTS[code].__name__} and {cls.__name__}")
-        declared = {field.name for field in cls.fields} | ({"body"} if cls.has_body else set())
-        for need in needs:
-            if need.field is not None and need.field not in declared:
-                raise TypeError(
-                    f"{cls.__name__} needs to {need.verb} {need.field}, which it does not declare"
-                )
-        cls.code, cls.reply, cls.needs = RequestCode(code), reply, tuple(needs)
-        REQUESTS[code] = cls
-
-    @classmethod
-    def from_command(cls, command: Command) -> Self:
-        """The request in `command`; MissingField or BadField name what is wrong with it."""
-        return cls.from_fields(command.fields, body=command.body)
-
-    def to_command(
-        self, *, opaque: int = 0, oneway: bool = False, serialization: Serialization = Serialization.JSON
-    ) -> Command:
-        return Command(
-            code=self.code,
-            opaque=opaque,
-            flag=ONEWAY_FLAG if oneway else 0,
-            fields=self.to_fields() or None,
-            body=getattr(self, "body", b""),
-            serialization=serialization,
-        )
+from hotfire.protocol.codes import RequestCode
+from hotfire.protocol.command import Command
+from hotfire.protocol.fields import Int32, Int64, wire
+from hotfire.protocol.request import REQUESTS as REQUESTS
+from hotfire.protocol.request import Permission as Permission
+from hotfire.protocol.request import Reply as Reply
+from hotfire.protocol.request import Request as Request
+from hotfire.protocol.request import manage, peer, read, use, write
 
 
 def decode_request(command: Command) -> Request | None:
