@@ -32,6 +32,7 @@ class Queue:
     ) -> tuple[list[Piece], int, int, bool]: ...
 
 class Journal:
+    last_timestamp: int
     @property
     def end(self) -> int: ...
     @property
@@ -63,7 +64,6 @@ class Reader:
     def close(self) -> None: ...
 
 class Lane:
-    last_timestamp: int
     @property
     def sends(self) -> int: ...
     @property

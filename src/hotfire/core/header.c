@@ -2,7 +2,8 @@
    Every length is compared with what is really there before it is used. */
 #include "header.h"
 
-#define PERSISTED_HEADER_FIXED 21 /* code 2, language 1, version 2, opaque 4, flag 4, remark length 4, fields length 4 */
+#define HEADER_BYTES_MAX (1u << 20) /* as in protocol/command.py: larger ones are the full decoder's to refuse */
+#define BINARY_FIXED_BYTES 21 /* code 2, language 1, version 2, opaque 4, flag 4, remark length 4, fields length 4 */
 
 typedef struct { const uint8_t *p, *end; } cursor;
 
@@ -96,7 +97,7 @@ static int read_json(hf_slice header, hf_frame *f) {
 }
 
 static int read_binary(hf_slice header, hf_frame *f) {
-    if (header.size < PERSISTED_HEADER_FIXED) return 0;
+    if (header.size < BINARY_FIXED_BYTES) return 0;
     const uint8_t *p = header.p;
     f->code = (int16_t)get16(p);
     f->opaque = (int32_t)get32(p + 5);
@@ -104,9 +105,9 @@ static int read_binary(hf_slice header, hf_frame *f) {
     uint32_t remark = get32(p + 13);
     if (remark != 0) return 0;
     uint32_t fields_size = get32(p + 17);
-    if (fields_size != header.size - PERSISTED_HEADER_FIXED) return 0;
+    if (fields_size != header.size - BINARY_FIXED_BYTES) return 0;
     const uint8_t *end = p + header.size;
-    p += PERSISTED_HEADER_FIXED;
+    p += BINARY_FIXED_BYTES;
     while (p < end) {
         if (f->fields_count == HF_FIELDS_MAX || end - p < 2) return 0;
         hf_field *field = &f->fields[f->fields_count];
@@ -125,7 +126,7 @@ static int read_binary(hf_slice header, hf_frame *f) {
             if (f->fields[i].key.size == field->key.size && !memcmp(f->fields[i].key.p, field->key.p, field->key.size)) return 0;
         f->fields_count++;
     }
-    return hf_utf8_ok(header.p + PERSISTED_HEADER_FIXED, fields_size);
+    return hf_utf8_ok(header.p + BINARY_FIXED_BYTES, fields_size);
 }
 
 int hf_frame_read(const uint8_t *p, size_t available, uint32_t frame_max, hf_frame *out, size_t *frame_bytes) {
@@ -135,7 +136,7 @@ int hf_frame_read(const uint8_t *p, size_t available, uint32_t frame_max, hf_fra
     *frame_bytes = 4 + (size_t)length;
     if (available < *frame_bytes) return HF_FRAME_PARTIAL;
     uint32_t mark = get32(p + 4), header_size = mark & 0xffffff;
-    if (header_size > length - 4) return HF_FRAME_STRANGE;
+    if (header_size > length - 4 || header_size > HEADER_BYTES_MAX) return HF_FRAME_STRANGE;
     hf_slice header = {p + 8, header_size};
     out->fields_count = 0;
     out->body = (hf_slice){p + 8 + header_size, length - 4 - header_size};

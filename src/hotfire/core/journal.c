@@ -425,6 +425,7 @@ static PyMethodDef journal_methods[] = {
 static PyMemberDef journal_members[] = {
     {"end", Py_T_LONGLONG, offsetof(hf_journal, end), Py_READONLY, NULL},
     {"written", Py_T_LONGLONG, offsetof(hf_journal, written), Py_READONLY, NULL},
+    {"last_timestamp", Py_T_LONGLONG, offsetof(hf_journal, last_timestamp), 0, "Store time of the newest record."},
     {NULL}};
 static PyGetSetDef journal_getset[] = {
     {"busy", (getter)journal_busy, NULL, "A turn is in the flusher's hands.", NULL},

@@ -25,7 +25,7 @@ typedef struct {
     char id_prefix[48];
     int id_prefix_size, reply_mid_size, version, append_crc, pull_enabled;
     uint32_t frame_max, body_max;
-    int64_t last_timestamp, memory_window;
+    int64_t memory_window;
     hf_limits limits;
     uint8_t *scratch, *waiting, *ready;
     size_t scratch_room, waiting_size, waiting_room, ready_size, ready_room;
@@ -187,7 +187,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     hf_queue *queue = queue_of(PyTuple_GET_ITEM(entry, 0), queue_id);
     if (!queue) return NEXT_HANDLER;
 
-    if (now < l->last_timestamp) now = l->last_timestamp; /* store time never goes back, whatever the clock does */
+    if (now < l->journal->last_timestamp) now = l->journal->last_timestamp; /* store time never goes back, whatever the clock does */
     hf_slice store_host = {(uint8_t *)PyBytes_AS_STRING(l->store_host), (uint32_t)PyBytes_GET_SIZE(l->store_host)};
     hf_record r = {
         .topic = topic, .body = f->body, .properties = properties,
@@ -210,7 +210,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     }
     r.queue_offset = queue->next++;
     hf_record_write(&r, size, space);
-    l->last_timestamp = now;
+    l->journal->last_timestamp = now;
     l->sends++;
     if (f->flag == 0 && !reply_to_send(l, f->opaque, r.queue_id, r.physical_offset, r.queue_offset, known.unique)) return NEXT_ERROR;
     return NEXT_DONE;
@@ -432,7 +432,6 @@ static PyMethodDef lane_methods[] = {
     {"serve", (PyCFunction)lane_serve, METH_VARARGS, "serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, commits)"},
     {NULL}};
 static PyMemberDef lane_members[] = {
-    {"last_timestamp", Py_T_LONGLONG, offsetof(hf_lane, last_timestamp), 0, "Store time of the newest record."},
     {"sends", Py_T_LONGLONG, offsetof(hf_lane, sends), Py_READONLY, "Sends served."},
     {"pulls", Py_T_LONGLONG, offsetof(hf_lane, pulls), Py_READONLY, "Pulls served."},
     {NULL}};

@@ -118,6 +118,7 @@ class Journal:
 
     def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX) -> None:
         self.end = self.written = end
+        self.last_timestamp = 0
         self.busy = False
         self._turn_bytes_max = turn_bytes_max
         self._segments: list[tuple[int, int, int]] = []

@@ -68,6 +68,7 @@ typedef struct {
     hf_segment *segments;
     int segments_count, segments_room;
     int64_t end, written;          /* next byte to assign; first byte not yet written (or synced) */
+    int64_t last_timestamp;        /* store time of the newest record; it never goes back */
     size_t turn_bytes_max;
     hf_derivation *derivations;    /* ring of entries that follow the log */
     size_t derivations_head, derivations_count, derivations_room;

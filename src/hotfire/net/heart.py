@@ -1,0 +1,78 @@
+"""What a server asks of the program behind it: the heart, a plain function of (connection, request, now).
+
+A heart never sees a socket or a clock. The server that serves users and the simulator that tests it call the
+same methods. `CommandHeart` is the ready-made one for programs without a compiled fast lane.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hotfire.protocol.command import Command, decode, encode, frame_size
+
+log = logging.getLogger("hotfire.net")
+
+
+class Connection(Protocol):
+    """One peer, as a heart sees it."""
+
+    peer: tuple[str, int]
+    born_host: bytes
+    """The peer's address and port as records keep it: 8 or 20 bytes."""
+    state: Any
+
+    @property
+    def closed(self) -> bool: ...
+    def write(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+    def hold(self) -> None:
+        """Read no more from this peer until the server is told to release those held."""
+
+
+Watch = tuple[int, Callable[[int], None]]
+
+
+class Heart:
+    """Base of all hearts: does nothing, politely."""
+
+    wants_turn = False
+    """Set while there is a filled turn to hand over; the server then calls `turn` once this pass is over."""
+    held: list[Connection]
+
+    def __init__(self) -> None:
+        self.held = []
+
+    def watches(self) -> list[Watch]:
+        """Descriptors to watch, with what to call (with the time) when one is readable."""
+        return []
+
+    def connected(self, connection: Connection, now_ms: int) -> None: ...
+
+    def disconnected(self, connection: Connection, now_ms: int) -> None: ...
+
+    def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
+        """Take whole frames from the start of `data`; how many bytes that were. The rest comes again with more."""
+        raise NotImplementedError
+
+    def turn(self, now_ms: int) -> None: ...
+
+    def tick(self, now_ms: int) -> None: ...
+
+
+class CommandHeart(Heart):
+    """Splits and decodes frames, calls `handle` for each, writes what it returns."""
+
+    def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
+        at = 0
+        while (size := frame_size(data, at)) and at + size <= len(data):
+            command = decode(data[at : at + size])
+            at += size
+            reply = self.handle(connection, command, now_ms)
+            if reply is not None and not command.is_oneway:
+                connection.write(encode(reply))
+        return at
+
+    def handle(self, connection: Connection, command: Command, now_ms: int) -> Command | None:
+        raise NotImplementedError

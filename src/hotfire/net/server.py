@@ -1,0 +1,235 @@
+"""Sockets for a heart: accepts, reads into one shared buffer, writes, closes the idle and the misbehaving.
+
+All connections of a server read into the same buffer; only the odd partial frame is copied aside, and grows
+with the bytes that really came, never with a length a peer merely announced. A peer that does not read what it
+asked for stops being read from (high-water mark), and one that lets too much pile up is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+from typing import Any, cast
+
+from hotfire.errors import ConfigError, RemoteProtocolError
+from hotfire.net.heart import Heart
+from hotfire.protocol.record import Host
+
+log = logging.getLogger("hotfire.net")
+
+READ_BUFFER_BYTES = 256 << 10
+WRITE_HIGH_BYTES = 4 << 20
+WRITE_LOW_BYTES = 1 << 20
+WRITE_BYTES_MAX = 128 << 20
+IDLE_MS_MAX = 120_000
+TICK_S = 0.05
+BACKLOG = 1024
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class ServerConnection(asyncio.BufferedProtocol):
+    """One accepted peer."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport
+        self._aside: bytearray | None = None
+        self._needed = 0
+        self._held = False
+        self.closed = False
+        self.peer = ("", 0)
+        self.born_host = b""
+        self.state: Any = None
+        self.active_ms = 0
+
+    # --- asyncio's side ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
+        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104  # a peer already gone
+        self.peer = (peer[0].partition("%")[0], peer[1])
+        host = Host.parse(*self.peer)
+        self.born_host = host.address + host.port.to_bytes(4)
+        self.active_ms = now_ms()
+        self._server.connections.add(self)
+        self._server.heart.connected(self, self.active_ms)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self._server.connections.discard(self)
+        self._server.heart.disconnected(self, now_ms())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.buffer
+
+    def buffer_updated(self, count: int) -> None:
+        self.active_ms = now = now_ms()
+        fresh = self._server.buffer[:count]
+        try:
+            if self._aside is None:
+                consumed = self._server.heart.receive(self, fresh, now)
+                if consumed < count:
+                    self._keep(bytearray(fresh[consumed:]))
+            else:
+                self._aside += fresh
+                if len(self._aside) >= self._needed:
+                    self._serve_aside(now)
+        except RemoteProtocolError as error:
+            log.warning("closing peer=%s:%d reason=%s", *self.peer, error)
+            self.close()
+        except Exception:
+            log.exception("closing peer=%s:%d after an internal error", *self.peer)
+            self.close()
+        self._server.after_receive()
+
+    def _serve_aside(self, now: int) -> None:
+        aside, self._aside = self._aside, None
+        assert aside is not None
+        with memoryview(aside) as whole:
+            consumed = self._server.heart.receive(self, whole, now)
+        if consumed < len(aside):
+            del aside[:consumed]
+            self._keep(aside)
+
+    def _keep(self, rest: bytearray) -> None:
+        self._aside = rest
+        # the heart has judged the length word, if it is there; without it, a few bytes more will do
+        self._needed = int.from_bytes(rest[:4]) + 4 if len(rest) >= 4 else 4
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if not self._held and not self.closed:
+            self._transport.resume_reading()
+
+    # --- the heart's side ---
+
+    def write(self, data: bytes) -> None:
+        if self.closed or self._transport.is_closing():
+            return
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
+            log.warning("closing peer=%s:%d reason=%d bytes unread", *self.peer, WRITE_BYTES_MAX)
+            self._transport.abort()
+            self.closed = True
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._transport.close()
+
+    def hold(self) -> None:
+        self._held = True
+        self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Serve what was kept while held, then read on."""
+        if self.closed:
+            return
+        self._held = False
+        if self._aside is not None:
+            try:
+                self._serve_aside(now_ms())
+            except RemoteProtocolError as error:
+                log.warning("closing peer=%s:%d reason=%s", *self.peer, error)
+                self.close()
+        if not self._held and not self.closed:
+            self._transport.resume_reading()
+
+
+class Server:
+    """Listens on one or more ports for one heart."""
+
+    def __init__(self, heart: Heart) -> None:
+        self.heart = heart
+        self.buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self.connections: set[ServerConnection] = set()
+        self._loop = asyncio.get_running_loop()
+        self._listeners: list[asyncio.Server] = []
+        self._turn_due = False
+        self._ticker: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept peers on host:port; port 0 picks a free one. The port."""
+        try:
+            listener = await self._loop.create_server(
+                lambda: ServerConnection(self), host, port, backlog=BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ConfigError(f"port {port} on {host} is in use: choose another port or stop its owner") from None
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        self._listeners.append(listener)
+        bound: int = listener.sockets[0].getsockname()[1]
+        return bound
+
+    def start(self) -> None:
+        """Watch the heart's descriptors and give it its ticks."""
+        for fd, callback in self.heart.watches():
+            self._loop.add_reader(fd, self._ring, callback)
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def _ring(self, callback: Any) -> None:
+        callback(now_ms())
+        self._release_held()
+        self.after_receive()
+
+    def after_receive(self) -> None:
+        if self.heart.wants_turn and not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        self.heart.turn(now_ms())
+
+    def _tick(self) -> None:
+        now = now_ms()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self.heart.tick(now)
+        self.after_receive()
+        for connection in [c for c in self.connections if now - c.active_ms > IDLE_MS_MAX]:
+            log.info("closing peer=%s:%d reason=idle for %d ms", *connection.peer, IDLE_MS_MAX)
+            connection.close()
+
+    def _release_held(self) -> None:
+        held, self.heart.held[:] = list(self.heart.held), []
+        for connection in held:
+            cast(ServerConnection, connection).release()
+
+    async def stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    async def close(self) -> None:
+        """Stop accepting, close every peer, end ticks and watches."""
+        await self.stop_listening()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for fd, _ in self.heart.watches():
+            self._loop.remove_reader(fd)
+        for connection in list(self.connections):
+            connection.close()
+        await asyncio.sleep(0)
+
+
+def local_address() -> str:
+    """The address other machines would reach this one by; loopback when it has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # a documentation address: nothing is sent by connecting a datagram socket
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return address

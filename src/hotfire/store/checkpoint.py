@@ -1,0 +1,61 @@
+"""The checkpoint file: how far the log and what is derived from it were surely on disk.
+
+    at  size  field
+     0     8  store time of the last record synced            (the reference's three, then two of 5.x)
+     8     8  store time of the last queue entry synced
+    16     8  store time of the last index entry synced
+    24     8  offset flushed on the master
+    32     8  confirmed offset
+    64     8  magic "HOTFIRE1"                                (ours, in bytes the reference keeps and ignores)
+    72     8  log offset up to which queue entries are synced
+    80     8  log offset synced when this was written
+    88     4  CRC-32 of bytes 64..87
+
+4096 bytes in all. A damaged checkpoint only makes recovery scan more of the log.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+CHECKPOINT_BYTES = 4096
+MAGIC = b"HOTFIRE1"
+_TIMES = struct.Struct(">qqqqq")
+_OURS = struct.Struct(">8sqq")
+_CRC = struct.Struct(">I")
+_OURS_AT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    log_timestamp: int = 0
+    queue_timestamp: int = 0
+    index_timestamp: int = 0
+    master_flushed: int = 0
+    confirmed: int = 0
+    derived: int = 0
+    durable: int = 0
+
+    def encode(self) -> bytes:
+        out = bytearray(CHECKPOINT_BYTES)
+        _TIMES.pack_into(
+            out, 0, self.log_timestamp, self.queue_timestamp, self.index_timestamp, self.master_flushed, self.confirmed
+        )
+        ours = _OURS.pack(MAGIC, self.derived, self.durable)
+        out[_OURS_AT : _OURS_AT + len(ours)] = ours
+        _CRC.pack_into(out, _OURS_AT + len(ours), zlib.crc32(ours))
+        return bytes(out)
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> Checkpoint:
+        if data is None or len(data) < _OURS_AT + _OURS.size + _CRC.size:
+            return cls()
+        times = _TIMES.unpack_from(data)
+        magic, derived, durable = _OURS.unpack_from(data, _OURS_AT)
+        ours = data[_OURS_AT : _OURS_AT + _OURS.size]
+        (crc,) = _CRC.unpack_from(data, _OURS_AT + _OURS.size)
+        if magic != MAGIC or crc != zlib.crc32(ours):
+            return cls(*times)  # the reference's own file, or a damaged one: scan from the log's start
+        return cls(*times, derived=derived, durable=durable)

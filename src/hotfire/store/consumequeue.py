@@ -1,0 +1,153 @@
+"""Consume queues on disk: derived from the log, one directory per topic and queue, 20 bytes an entry.
+
+Entry n of a queue lies at byte n x 20 of its files, so it is found without scanning. Files are sparse maps;
+their blocks are reserved a step ahead of the entries, so that a full disk is an error here and never a fault
+in the middle of a store into memory. The entries themselves are kept by `core.Queue`.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from hotfire import core
+from hotfire.store.config import ENTRY_BYTES
+from hotfire.store.disk import Disk
+
+ROOT = "consumequeue"
+RESERVE_FIRST_BYTES = 64 << 10
+RESERVE_STEP_BYTES_MAX = 1 << 20
+COLD_WINDOWS_MAX = 2
+
+QueueKey = tuple[str, int]
+
+
+class ConsumeQueue:
+    """The files of one queue, and the windows into them that are open."""
+
+    def __init__(self, disk: Disk, topic: str, queue_id: int, file_bytes: int) -> None:
+        self.directory = f"{ROOT}/{topic}/{queue_id}"
+        self.entries = core.Queue((topic, queue_id), self._grow)
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._per_file = file_bytes // ENTRY_BYTES
+        self._maps: dict[int, mmap.mmap] = {}
+        self._tail_base = -1
+        self._reserved = 0
+        self._dirty: set[str] = set()
+
+    # --- start-up ---
+
+    def load(self, trusted_below: int) -> None:
+        """Find the entries that point below `trusted_below`; later ones are written anew by recovery."""
+        bases = sorted(int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal())
+        queue = self.entries
+        queue.min = bases[0] if bases else 0
+        end = queue.min
+        for base in bases:
+            self._open(base, self._file_bytes)
+            count = self._trusted_count(base, trusted_below)
+            end = base + count
+            if count < self._per_file:
+                break
+            if base != bases[-1]:
+                self._shut(base)
+        queue.next = queue.max = end
+        self._tail_base = end - (end - queue.min) % self._per_file if bases else -1
+        if self._tail_base in self._maps:
+            self._reserved = self._file_bytes  # whatever blocks it has; reserved for sure before the first append
+            self._reserve_tail(min(self._file_bytes, (end - self._tail_base + 1) * ENTRY_BYTES))
+
+    def _trusted_count(self, base: int, below: int) -> int:
+        low, high = 0, self._per_file
+        while low < high:  # entries that count are a prefix: offsets only grow
+            middle = (low + high) // 2
+            entry = self.entries.entry(base + middle)
+            assert entry is not None
+            if entry[1] > 0 and entry[0] < below:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def cut(self) -> None:
+        """Zeros behind the last entry: what a crash left there must never be believed."""
+        for base in sorted(int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal()):
+            if base + self._per_file <= self.entries.max:
+                continue
+            start = max(0, self.entries.max - base) * ENTRY_BYTES
+            fd = self._disk.open(self._file(base))
+            try:
+                self._disk.zero(fd, start, self._file_bytes - start)
+            finally:
+                self._disk.close(fd)
+
+    # --- growing ---
+
+    def _grow(self, index: int) -> None:
+        """A window that holds entry `index`, its blocks reserved."""
+        base = index - index % self._per_file
+        if base != self._tail_base or base not in self._maps:
+            if self._tail_base in self._maps:
+                self._shut(self._tail_base)
+            if not self._disk.exists(self.directory):
+                self._disk.make_directory(self.directory)
+            self._tail_base = base
+            self._open(base, 0)
+        self._reserve_tail((index - base + 1) * ENTRY_BYTES)
+
+    def _reserve_tail(self, needed: int) -> None:
+        base = self._tail_base
+        step = min(max(RESERVE_FIRST_BYTES, needed), RESERVE_STEP_BYTES_MAX)
+        self._reserved = min(self._file_bytes, needed + step)
+        self._disk.reserve(self._file(base), self._reserved)
+        self.entries.detach(base)
+        self.entries.attach(base, memoryview(self._maps[base])[: self._reserved])
+        self._dirty.add(self._file(base))
+
+    def put(self, index: int, physical: int, size: int, tags: int) -> None:
+        """Write an entry during recovery and make it visible."""
+        if self.entries.max == self.entries.min == 0 and index > 0 and self._tail_base < 0:
+            self.entries.min = index  # a queue whose older records are gone begins where the log does
+        if self.entries.entry(index) is None:
+            self._grow(index)
+        self.entries.put(index, physical, size, tags)
+        self.entries.max = index + 1
+
+    # --- windows ---
+
+    def show(self, index: int) -> bool:
+        """Open the file that holds entry `index` for reading; False when it does not exist."""
+        base = index - index % self._per_file
+        if base in self._maps:
+            return True
+        if not self._disk.exists(self._file(base)):
+            return False
+        cold = [b for b in self._maps if b != self._tail_base]
+        for old in cold[: max(0, len(cold) - COLD_WINDOWS_MAX + 1)]:
+            self._shut(old)
+        self._open(base, self._file_bytes)
+        return True
+
+    def _file(self, base: int) -> str:
+        return f"{self.directory}/{base * ENTRY_BYTES:020d}"
+
+    def _open(self, base: int, window_bytes: int) -> None:
+        self._maps[base] = self._disk.map(self._file(base), self._file_bytes)
+        self.entries.attach(base, memoryview(self._maps[base])[:window_bytes])
+
+    def _shut(self, base: int) -> None:
+        self.entries.detach(base)
+        self._maps.pop(base).close()
+
+    def take_dirty(self) -> set[str]:
+        """Files with entries not yet known to be synced; the tail stays among them."""
+        dirty, self._dirty = self._dirty, set()
+        if self._tail_base in self._maps:
+            self._dirty.add(self._file(self._tail_base))
+        return dirty
+
+    def close(self) -> None:
+        self.entries.close()
+        for mapped in self._maps.values():
+            mapped.close()
+        self._maps.clear()

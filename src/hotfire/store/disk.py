@@ -1,0 +1,217 @@
+"""The only module of this room that opens, writes, syncs, renames or deletes.
+
+A `Disk` is one directory and the operations the store needs below it, each as durable as its name says.
+Paths are relative to the root. Nothing here knows what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from hotfire.errors import StoreError
+
+T = TypeVar("T")
+
+FALLOC_FL_KEEP_SIZE = 0x01
+ZERO_STEP_BYTES = 1 << 20
+
+
+class Disk:
+    """A directory on the real file system."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self._worker: ThreadPoolExecutor | None = None
+        self._lock_fd = -1
+
+    def path(self, relative: str) -> str:
+        return str(self.root / relative)
+
+    # --- directories ---
+
+    def make_directory(self, relative: str) -> None:
+        """The directory and its parents, each entry synced so that it outlives a power cut."""
+        missing = []
+        path = self.root / relative
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        for path in reversed(missing):
+            with suppress(FileExistsError):
+                path.mkdir()
+            _sync_directory(path.parent)
+
+    def names(self, relative: str) -> list[str]:
+        """Names in a directory, sorted; none when it does not exist."""
+        try:
+            return sorted(os.listdir(self.path(relative)))
+        except FileNotFoundError:
+            return []
+
+    def sync_directory(self, relative: str) -> None:
+        _sync_directory(self.root / relative)
+
+    # --- log segments ---
+
+    def allocate(self, relative: str, size: int) -> int:
+        """A new file of `size` zero bytes, on disk under its name before this returns. Descriptor of it."""
+        unfinished = self.path(relative + ".new")
+        fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            os.fsync(fd)
+            os.rename(unfinished, self.path(relative))
+            _sync_directory(Path(self.path(relative)).parent)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
+
+    def open(self, relative: str) -> int:
+        return os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
+
+    def size(self, relative: str) -> int:
+        return os.stat(self.path(relative)).st_size
+
+    def zero(self, fd: int, start: int, size: int) -> None:
+        """Zeros over [start, start + size), synced. Holes and zeros already there are left alone."""
+        end, at = start + size, start
+        while at < end:
+            try:
+                at = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # no data up to the end of the file
+                    break
+                raise
+            step = min(ZERO_STEP_BYTES, end - at)
+            if step <= 0:
+                break
+            if any(os.pread(fd, step, at)):
+                os.pwrite(fd, bytes(step), at)
+            at += step
+        os.fdatasync(fd)
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        return os.pread(fd, size, position)
+
+    def write(self, fd: int, data: bytes, position: int) -> None:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(fd, data[done:], position + done)
+
+    def sync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    # --- mapped files ---
+
+    def map(self, relative: str, size: int) -> mmap.mmap:
+        """The file as shared memory, made sparse at `size` if it does not exist."""
+        fd = os.open(self.path(relative), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+            return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+
+    def reserve(self, relative: str, size: int) -> None:
+        """Blocks for the file's first `size` bytes, so that a store into the map cannot meet a full disk."""
+        fd = os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        finally:
+            os.close(fd)
+
+    def sync_file(self, relative: str) -> None:
+        """Everything written to the file, through maps too, is on disk when this returns."""
+        fd = os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
+
+    # --- small files ---
+
+    def read_whole(self, relative: str) -> bytes | None:
+        try:
+            return Path(self.path(relative)).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_whole(self, relative: str, data: bytes, *, keep: str | None = None) -> None:
+        """The file holds `data` or, after a crash at any point, what it held before. `keep` names a copy of that."""
+        temporary, final = self.path(relative + ".tmp"), self.path(relative)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self.write(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if keep is not None and os.path.exists(final):
+            with suppress(FileNotFoundError):
+                os.unlink(self.path(keep))
+            os.link(final, self.path(keep))
+        os.rename(temporary, final)
+        _sync_directory(Path(final).parent)
+
+    def remove(self, relative: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path(relative))
+            _sync_directory(Path(self.path(relative)).parent)
+
+    def exists(self, relative: str) -> bool:
+        return os.path.exists(self.path(relative))
+
+    # --- one owner ---
+
+    def lock(self, relative: str) -> None:
+        """A record lock on byte 0, as Java's, so that no two brokers of any kind share the directory."""
+        fd = os.open(self.path(relative), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            os.close(fd)
+            raise StoreError(
+                f"store {self.root} is in use by another broker: stop it or choose another directory"
+            ) from None
+        if os.fstat(fd).st_size == 0:
+            os.pwrite(fd, b"lock", 0)
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    # --- work beside the loop ---
+
+    def beside(self, work: Callable[[], T]) -> Future[T]:
+        """Run blocking disk work on this disk's own thread."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-disk")
+        return self._worker.submit(work)
+
+    def finish(self) -> None:
+        """Wait for the work beside the loop and end its thread."""
+        if self._worker is not None:
+            self._worker.shutdown(wait=True)
+            self._worker = None
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

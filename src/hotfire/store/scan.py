@@ -1,0 +1,89 @@
+"""Reading a stretch of the log record by record, as recovery needs it: what is there, and where it stops.
+
+`scan_records` is the compiled scanner where there is one; `scan_records_plain` is its specification.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from hotfire import core
+from hotfire.errors import RecordInvalid
+from hotfire.protocol.record import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    Buffer,
+    decode_record,
+    parse_properties,
+    record_checksum_ok,
+    tags_code,
+)
+
+_SIZE_AND_MAGIC = struct.Struct(">II")
+
+
+class Scanned(NamedTuple):
+    """What a queue entry and the recovery story need of one record."""
+
+    physical: int
+    size: int
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    tags: int
+    store_timestamp: int
+    sys_flag: int
+
+
+def scan_records(buffer: Buffer, base: int, verify: bool) -> tuple[list[Scanned], int, str]:
+    """Records from the start of `buffer`, which lies at log offset `base`; bytes they take; why it stopped.
+
+    The reason is "partial" (the buffer ends), "blank" (rest of the segment unused), "end" (zeros) or the fault.
+    """
+    if core.scan_records is None:
+        return scan_records_plain(buffer, base, verify)
+    entries, consumed, reason = core.scan_records(buffer, base, verify)
+    return [Scanned._make(entry) for entry in entries], consumed, reason
+
+
+def scan_records_plain(buffer: Buffer, base: int, verify: bool) -> tuple[list[Scanned], int, str]:
+    view = memoryview(buffer)
+    entries: list[Scanned] = []
+    at = 0
+    while True:
+        if len(view) - at < _SIZE_AND_MAGIC.size:
+            return entries, at, "partial"
+        size, magic = _SIZE_AND_MAGIC.unpack_from(view, at)
+        if magic == MAGIC_BLANK:
+            return entries, at, "blank" if size >= _SIZE_AND_MAGIC.size else "blank size"
+        if magic not in (MAGIC_V1, MAGIC_V2):
+            return entries, at, "end" if magic == size == 0 else "magic"
+        if size < RECORD_BYTES_MIN or size > 0x7FFFFFFF:
+            return entries, at, "size"
+        if len(view) - at < size:
+            return entries, at, "partial"
+        raw = view[at : at + size]
+        try:
+            record = decode_record(raw, check_crc=False)
+        except RecordInvalid:
+            return entries, at, "layout"
+        if verify and not record_checksum_ok(raw):
+            return entries, at, "checksum"
+        if record.physical_offset != base + at:
+            return entries, at, "physical offset"
+        entries.append(
+            Scanned(
+                record.physical_offset,
+                size,
+                record.topic.encode(),
+                record.queue_id,
+                record.queue_offset,
+                tags_code(parse_properties(record.properties)),
+                record.store_timestamp,
+                record.sys_flag,
+            )
+        )
+        at += size

@@ -1,0 +1,56 @@
+"""Small durable tables under config/: topics, groups, offsets. JSON in the reference implementation's form.
+
+A table on disk is always a whole one: the new text is written aside, synced, and renamed over the old, of which
+a `.bak` stays. A file that does not parse is not believed; then its `.bak` is.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from hotfire.errors import StoreCorrupt
+from hotfire.protocol import bodies
+from hotfire.store.disk import Disk
+
+ROOT = "config"
+log = logging.getLogger("hotfire.store")
+
+
+class Table:
+    """One file of the config directory."""
+
+    def __init__(self, disk: Disk, name: str) -> None:
+        self._disk = disk
+        self._file = f"{ROOT}/{name}"
+        self._last: bytes | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        """The table's tree, or None when it was never written."""
+        faults = []
+        for file in (self._file, self._file + ".bak"):
+            data = self._disk.read_whole(file)
+            if data is None:
+                continue
+            try:
+                tree = bodies.loads(data)
+                if not isinstance(tree, dict):
+                    raise ValueError(f"{type(tree).__name__} instead of an object")
+            except Exception as error:  # noqa: BLE001  # whatever is wrong with it, it is not a table
+                faults.append(f"{self._disk.path(file)}: {error}")
+                continue
+            for fault in faults:
+                log.warning("table not believed, used its .bak instead fault=%s", fault)
+            return tree
+        if faults:
+            raise StoreCorrupt("; ".join(faults) + ": restore it from a copy, or move it away to start without")
+        return None
+
+    def save(self, tree: dict[str, Any]) -> None:
+        """Write the table if it differs from what was written last."""
+        data = bodies.dumps_bare_keys(tree)
+        if data == self._last:
+            return
+        self._disk.make_directory(ROOT)
+        self._disk.write_whole(self._file, data, keep=self._file + ".bak")
+        self._last = data
