@@ -27,6 +27,10 @@ _KEY = "hotfire.setting"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
+class NotReloadable(ConfigError):
+    """The setting exists and cannot be changed while the program runs."""
+
+
 class Setting(NamedTuple):
     """One setting as readers of the declaration see it."""
 
@@ -146,7 +150,7 @@ def updated(config: Config, properties: Mapping[str, str]) -> Config:
         if one is None:
             raise ConfigError(f"{name}: there is no such setting")
         if not one.reload:
-            raise ConfigError(f"{name} cannot be changed while running; set it in the file and restart")
+            raise NotReloadable(f"{name} cannot be changed while running; set it in the file and restart")
         values[one.field] = parse_value(one, text, name)
     return dataclasses.replace(config, **values)  # type: ignore[type-var]  # settings_of took it for one
 

@@ -1,1 +1,1 @@
-"""The name server: which broker has which topic, rebuilt from what the brokers register."""
+"""The name server: which broker has which topic, told by brokers and asked by everyone."""
