@@ -14,6 +14,7 @@ The shape of the text itself (bare keys) is in `javajson`; the registration's se
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -43,6 +44,8 @@ from hotfire.protocol.javajson import loads_standard as loads_standard
 
 Value = TypeVar("Value")
 Reader = Callable[[Any], Any]
+
+_DECIMAL = re.compile(r"-?[0-9]{1,20}")
 
 # --- values that exist only as bodies --------------------------------------------------------------
 
@@ -119,8 +122,8 @@ def integer(bits: int) -> Reader:
     low, high = -(1 << bits - 1), (1 << bits - 1) - 1
 
     def read(value: Any) -> int:
-        if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.lstrip("-").isdigit():
-            value = int(value.replace("-", "", value.count("-") - 1))
+        if isinstance(value, str) and _DECIMAL.fullmatch(value):
+            value = int(value)  # a quoted key, or fastjson's leniency
         if type(value) is int and low <= value <= high:
             return value
         raise ValueError(f"is {value!r:.40}, not a {bits}-bit integer")
