@@ -27,6 +27,7 @@ WRITE_BYTES_MAX = 128 << 20
 IDLE_MS_MAX = 120_000
 TICK_S = 0.05
 BACKLOG = 1024
+CLOSE_TIMEOUT_S = 1.0
 
 
 def now_ms() -> int:
@@ -129,6 +130,14 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.closed = True
             self._transport.close()
 
+    def abort(self) -> None:
+        self.closed = True
+        self._transport.abort()
+
+    def stop_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
     def hold(self) -> None:
         self._held = True
         self._transport.pause_reading()
@@ -160,19 +169,11 @@ class Server:
         self._turn_due = False
         self._ticker: asyncio.TimerHandle | None = None
 
-    async def listen(self, host: str, port: int) -> int:
-        """Accept peers on host:port; port 0 picks a free one. The port."""
-        try:
-            listener = await self._loop.create_server(
-                lambda: ServerConnection(self), host, port, backlog=BACKLOG, reuse_address=True
-            )
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise ConfigError(f"port {port} on {host} is in use: choose another port or stop its owner") from None
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-        self._listeners.append(listener)
-        bound: int = listener.sockets[0].getsockname()[1]
-        return bound
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept peers on a socket from `bind`."""
+        self._listeners.append(
+            await self._loop.create_server(lambda: ServerConnection(self), sock=listener, backlog=BACKLOG)
+        )
 
     def start(self) -> None:
         """Watch the heart's descriptors and give it its ticks."""
@@ -208,20 +209,52 @@ class Server:
         for connection in held:
             cast(ServerConnection, connection).release()
 
-    async def stop_listening(self) -> None:
+    def stop(self) -> None:
+        """Accept and read no more, end ticks and watches; what is written to peers still goes out."""
         for listener in self._listeners:
             listener.close()
-
-    async def close(self) -> None:
-        """Stop accepting, close every peer, end ticks and watches."""
-        await self.stop_listening()
         if self._ticker is not None:
             self._ticker.cancel()
-        for fd, _ in self.heart.watches():
-            self._loop.remove_reader(fd)
+            for fd, _ in self.heart.watches():
+                self._loop.remove_reader(fd)
+            self._ticker = None
+        for connection in self.connections:
+            connection.stop_reading()
+
+    async def close(self) -> None:
+        """Stop, then hang up on every peer once it has what was written to it, or after a moment."""
+        self.stop()
         for connection in list(self.connections):
             connection.close()
-        await asyncio.sleep(0)
+        deadline = self._loop.time() + CLOSE_TIMEOUT_S
+        while self.connections and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections):
+            connection.abort()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket for `Server.listen`, its port known at once; port 0 picks a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(f"port {port} on {host} is in use: choose another port or stop its owner") from None
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def resolve(host: str) -> str:
+    """The numeric address of `host`."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ConfigError(f"address {host!r} cannot be resolved: {error.strerror or error}") from None
 
 
 def local_address() -> str:

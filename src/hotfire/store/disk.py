@@ -173,6 +173,11 @@ class Disk:
     def exists(self, relative: str) -> bool:
         return os.path.exists(self.path(relative))
 
+    def used_ratio(self) -> float:
+        """Share of the file system that is taken."""
+        status = os.statvfs(self.root)
+        return 1.0 - status.f_bavail / status.f_blocks if status.f_blocks else 0.0
+
     # --- one owner ---
 
     def lock(self, relative: str) -> None:

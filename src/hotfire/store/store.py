@@ -165,6 +165,14 @@ class Store:
         return self._log.min_offset
 
     @property
+    def dispatch_behind(self) -> int:
+        """Bytes of the log that are safe but whose queue entries are still to be made."""
+        return self.readable_end - self._derived
+
+    def disk_used_ratio(self) -> float:
+        return self._disk.used_ratio()
+
+    @property
     def memory_window(self) -> int:
         return self._memory_window
 
@@ -206,6 +214,12 @@ class Store:
         if self.fault is not None:
             raise StoreReadOnly(f"the store is read-only: {self.fault}; repair the disk and restart the broker")
 
+    def fail(self, fault: str) -> None:
+        """Accept nothing more until the store is opened anew."""
+        if self.fault is None:
+            self.fault = fault
+            log.critical("store is read-only fault=%s end=%d", fault, self.journal.written)
+
     def add_segment(self) -> None:
         self._log.add_segment()
 
@@ -224,8 +238,7 @@ class Store:
         try:
             readable = self.journal.complete()
         except OSError as error:
-            self.fault = f"{error.strerror} of the log failed: {os.strerror(error.errno or 0)}"
-            log.critical("store is read-only fault=%s end=%d", self.fault, self.journal.written)
+            self.fail(f"{error.strerror} of the log failed: {os.strerror(error.errno or 0)}")
             raise StoreReadOnly(f"the store is read-only: {self.fault}") from error
         return self._derive(readable)
 
@@ -247,8 +260,7 @@ class Store:
             background, self._background = self._background, None
             failure = background.exception()
             if failure is not None:
-                self.fault = f"sync failed: {failure}"
-                log.critical("store is read-only fault=%s", self.fault)
+                self.fail(f"sync failed: {failure}")
                 return []
         if self._background is None:
             self._flush_beside(now_ms)

@@ -1,0 +1,283 @@
+"""The broker's heart: read -> decode -> handle -> append -> sync once -> reply -> wake.
+
+One loop owns one store. A pass over the sockets fills a turn of the log; the flusher writes and syncs it while the
+next one fills. A reply that promises a record waits here until the log is readable past that record. This class is a
+plain function of (connection, bytes, now): sockets, time and disk arrive from outside, so that the program that
+serves users is the program a simulator runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+
+from hotfire import core
+from hotfire.broker import access, handlers
+from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused
+from hotfire.broker.clients import Clients
+from hotfire.broker.config import BrokerConfig
+from hotfire.broker.fastlane import NEXT_FULL, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
+from hotfire.broker.groups import Groups
+from hotfire.broker.offsets import Offsets
+from hotfire.broker.parked import Parked
+from hotfire.broker.topics import Topics
+from hotfire.errors import BrokerRefused, MalformedRequest, RemoteProtocolError, StoreError, StoreReadOnly
+from hotfire.model import TopicConfig
+from hotfire.net.heart import Connection, Heart, Watch
+from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.command import Command, decode, encode, frame_size
+from hotfire.protocol.ids import UniqueIds
+from hotfire.protocol.record import Host, encode_properties
+from hotfire.protocol.requests import REQUESTS, NotifyConsumerIdsChanged, Request, SendReply
+from hotfire.store.store import Store
+
+log = logging.getLogger("hotfire.broker")
+
+EXPIRE_PERIOD_MS = 10_000
+RECHECK_PERIOD_MS = 5_000
+
+
+class Broker(Heart):
+    """Topics, groups, clients, parked pulls and replies in waiting, around one store."""
+
+    def __init__(self, config: BrokerConfig, store: Store, advertised: Host, now_ms: int) -> None:
+        super().__init__()
+        self.config = config
+        self.store = store
+        self.address = f"{advertised.ip}:{advertised.port}"
+        self.store_host = advertised
+        self.suffix = encode_properties(
+            {
+                "MSG_REGION": config.region_id,
+                "TRACE_ON": "true" if config.trace_on else "false",
+                "CLUSTER": config.broker_cluster_name,
+            }
+        )
+        self.started_ms = now_ms
+        self.unique_ids = UniqueIds(advertised.address, os.getpid(), now_ms)
+        self.topics = Topics(config, store.table("topics.json"))
+        self.groups = Groups(config, store.table("subscriptionGroup.json"))
+        self.offsets = Offsets(store.table("consumerOffset.json"))
+        self.clients = Clients(config.channel_expired_timeout)
+        self.parked = Parked(config.parked_pulls_max)
+        self.fast = FastLane(config, store, advertised, self.suffix)
+        self.topics_changed: Callable[[], None] = lambda: None
+        """Called when name servers have to be told."""
+        self._waiting: deque[tuple[int, Connection, bytes]] = deque()
+        self._opaque = 0
+        self._saved_offsets_ms = self._expired_ms = self._rechecked_ms = now_ms
+        self.sends_handled = 0
+        self.topics.on_change = self._topic_changed
+        self.topics.load(now_ms)
+        self.groups.load(now_ms)
+        self.offsets.load()
+        for topic in self.topics:
+            self.fast.topic_changed(topic)
+
+    # --- what the server calls ---
+
+    def watches(self) -> list[Watch]:
+        return [(self.store.fileno(), self._turn_done), (self.store.reader_fileno(), self._reads_done)]
+
+    def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
+        at, size, lane = 0, len(data), self.fast.lane
+        while at < size:
+            if lane is not None:
+                consumed, following, waiting, ready, commits = lane.serve(data, at, connection.born_host, now_ms)
+                at += consumed
+                if waiting is not None:
+                    self._waiting.append((self.store.end, connection, waiting))
+                if ready is not None:
+                    connection.write(ready)
+                for (topic, group), queue_id, offset in commits:
+                    self.offsets.commit(topic, group, queue_id, offset)
+                if following == NEXT_PARTIAL:
+                    break
+                if following == NEXT_SEGMENT:
+                    self._add_segment()
+                    continue
+                if following == NEXT_FULL:
+                    self._hold(connection)
+                    break
+            frame = frame_size(data, at)
+            if not frame or at + frame > size:
+                break
+            try:
+                self._serve(connection, decode(data[at : at + frame]), now_ms)
+            except BlockingIOError:  # the turn is full: this frame is served when it has been written
+                self._hold(connection)
+                break
+            at += frame
+        if self.store.journal.pending:
+            self.wants_turn = True
+        return at
+
+    def _add_segment(self) -> None:
+        try:
+            self.store.add_segment()
+        except OSError as error:
+            self.store.fail(f"a new log segment could not be made: {error}")
+            raise RemoteProtocolError(f"no room for the log: {error}") from None
+
+    def _hold(self, connection: Connection) -> None:
+        connection.hold()
+        self.held.append(connection)
+
+    def turn(self, now_ms: int) -> None:
+        """Hand the filled turn over, unless the flusher still has the one before; then its end hands it over."""
+        self.wants_turn = False
+        self.store.submit()
+
+    def tick(self, now_ms: int) -> None:
+        self._wake(self.store.tick(now_ms))
+        for pull in self.parked.due(now_ms):
+            handlers.pull.resume(self, pull)
+        if now_ms - self._rechecked_ms >= RECHECK_PERIOD_MS:
+            self._rechecked_ms = now_ms
+            self._wake(self.parked.queues())
+        if now_ms - self._expired_ms >= EXPIRE_PERIOD_MS:
+            self._expired_ms = now_ms
+            self._notify(self.clients.expire(now_ms))
+        if now_ms - self._saved_offsets_ms >= self.config.flush_consumer_offset_interval:
+            self._saved_offsets_ms = now_ms
+            self.offsets.save(now_ms)
+        if self.store.journal.pending:
+            self.wants_turn = True
+
+    def disconnected(self, connection: Connection, now_ms: int) -> None:
+        self.parked.disconnected(connection)
+        self._notify(self.clients.disconnected(connection))
+
+    def close(self, now_ms: int) -> None:
+        """Write the tables and close the store. Replies still waiting are sent as their turns complete."""
+        self.offsets.save(now_ms)
+        self.store.close()
+        if self.store.fault is None:
+            self._release_replies()
+
+    @property
+    def messages_stored(self) -> int:
+        """Messages accepted since the start."""
+        lane = self.fast.lane
+        return self.sends_handled + (lane.sends if lane is not None else 0)
+
+    # --- turns ---
+
+    def _turn_done(self, now_ms: int) -> None:
+        try:
+            woken = self.store.complete()
+        except StoreReadOnly:
+            self._drop_replies()
+            return
+        self.store.submit()  # what arrived meanwhile is the next turn, and the flusher must not idle
+        self._release_replies()
+        self._wake(woken)
+
+    def _release_replies(self) -> None:
+        waiting, safe = self._waiting, self.store.readable_end
+        while waiting and waiting[0][0] <= safe:
+            _, connection, data = waiting.popleft()
+            connection.write(data)
+
+    def _drop_replies(self) -> None:
+        """The log failed: nobody may be told that these records are safe. Their clients see the connection end."""
+        for _, connection, _ in self._waiting:
+            connection.close()
+        self._waiting.clear()
+
+    def _reads_done(self, now_ms: int) -> None:
+        for token, data in self.store.fetched():
+            handlers.pull.fetched(self, token, data)
+
+    # --- parked pulls ---
+
+    def _wake(self, queues: list[core.Queue]) -> None:
+        for queue in queues:
+            for pull in self.parked.on_queue(queue):
+                if queue.max > pull.scanned:
+                    handlers.pull.arrived(self, pull)
+
+    # --- requests ---
+
+    def _serve(self, connection: Connection, command: Command, now_ms: int) -> None:
+        if command.is_response:
+            return  # answers to our own requests; nothing we send asks for one yet
+        declared = REQUESTS.get(command.code)
+        handler = None if declared is None else HANDLERS.get(declared)
+        if declared is None or handler is None:
+            remark = f" request type {command.code} not supported"
+            self._reply(connection, command, Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            return
+        try:
+            call = Call(connection, command, declared.from_command(command), now_ms)
+            access.check(call)
+            outcome = handler(self, call)
+        except (BlockingIOError, RemoteProtocolError) as error:
+            if isinstance(error, MalformedRequest):
+                self._reply(connection, command, Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
+                return
+            raise
+        except Refused as refusal:
+            outcome = refusal.answer
+        except BrokerRefused as error:
+            outcome = Answer(code=error.code, remark=error.remark)
+        except StoreError as error:
+            outcome = Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
+        except Exception as error:
+            log.exception("request failed code=%d peer=%s:%d", command.code, *connection.peer)
+            outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        self.answer(connection, command, declared, outcome)
+
+    def answer(self, connection: Connection, command: Command, declared: type[Request], outcome: Outcome) -> None:
+        """Send an outcome now, or keep it until the log is safe."""
+        if outcome is PARKED or command.is_oneway:
+            return
+        if isinstance(outcome, AnswerWhenReadable):
+            data = encode(self._command(command, declared, outcome.answer))
+            if outcome.end > self.store.readable_end:
+                self._waiting.append((outcome.end, connection, data))
+            else:
+                connection.write(data)
+        elif isinstance(outcome, Answer):
+            connection.write(encode(self._command(command, declared, outcome)))
+
+    def _command(self, command: Command, declared: type[Request], answer: Answer) -> Command:
+        fields = None if declared.reply is None else {}
+        if isinstance(answer.fields, dict):
+            fields = answer.fields
+        elif answer.fields is not None:
+            fields = answer.fields.to_fields()
+        elif declared.reply is SendReply:  # refusals of sends carry these two as well
+            fields = {"TRACE_ON": "true" if self.config.trace_on else "false", "MSG_REGION": self.config.region_id}
+        return command.reply(answer.code, fields=fields, remark=answer.remark, body=answer.body)
+
+    def _reply(self, connection: Connection, command: Command, answer: Answer) -> None:
+        if not command.is_oneway:
+            connection.write(encode(command.reply(answer.code, remark=answer.remark, body=answer.body)))
+
+    # --- groups and topics ---
+
+    def _topic_changed(self, topic: TopicConfig) -> None:
+        self.fast.topic_changed(topic)
+        self.topics_changed()
+
+    def members_changed(self, groups: set[str]) -> None:
+        self._notify(groups)
+
+    def _notify(self, groups: set[str]) -> None:
+        """Tell every member that its group changed, so that it rebalances at once."""
+        for name in groups:
+            self.fast.revoke(name)
+            group = self.clients.consumers.get(name)
+            config = self.groups.get(name)
+            wanted = self.config.notify_consumer_ids_changed_enable and (
+                config is None or config.notify_consumer_ids_changed_enable
+            )
+            if group is None or not wanted:
+                continue
+            for connection in group.members:
+                self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+                notice = NotifyConsumerIdsChanged(consumer_group=name)
+                connection.write(encode(notice.to_command(opaque=self._opaque, oneway=True)))

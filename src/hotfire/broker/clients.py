@@ -1,0 +1,124 @@
+"""Who is alive: producers and consumers by group, as their heartbeats and connections say.
+
+A client belongs to the connection its heartbeat came on. It leaves when it says so, when that connection
+closes, or when it has been silent for too long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hotfire.model import ConsumerData, Heartbeat, Subscription
+from hotfire.net.heart import Connection
+
+
+@dataclass(slots=True)
+class Member:
+    """One client in one group."""
+
+    client_id: str
+    language: int
+    version: int
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The living members of a consumer group and what they agreed to subscribe to."""
+
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    members: dict[Connection, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    @property
+    def client_ids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def subscribe(self, subscriptions: tuple[Subscription, ...]) -> bool:
+        """Take over newer subscriptions, drop those no longer named. Whether a topic came or went."""
+        changed = False
+        for new in subscriptions:
+            old = self.subscriptions.get(new.topic)
+            if old is None or new.version > old.version:
+                changed = changed or old is None
+                self.subscriptions[new.topic] = new
+        gone = self.subscriptions.keys() - {new.topic for new in subscriptions}
+        for topic in gone:
+            del self.subscriptions[topic]
+        return changed or bool(gone)
+
+
+class Clients:
+    """Tables of producers and consumers."""
+
+    def __init__(self, expire_ms: int) -> None:
+        self._expire_ms = expire_ms
+        self.producers: dict[str, dict[Connection, Member]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+
+    def beat(self, connection: Connection, heartbeat: Heartbeat, member: Member) -> set[str]:
+        """Take in a heartbeat. Consumer groups whose members or topics changed."""
+        for producer in heartbeat.producers:
+            self.producers.setdefault(producer.group, {})[connection] = member
+        without_topics = bool(heartbeat.fingerprint and heartbeat.without_sub)
+        return {
+            data.group
+            for data in heartbeat.consumers
+            if self._beat_consumer(connection, data, member, without_topics)
+        }
+
+    def _beat_consumer(
+        self, connection: Connection, data: ConsumerData, member: Member, without_topics: bool
+    ) -> bool:
+        group = self.consumers.get(data.group)
+        if group is None:
+            group = self.consumers[data.group] = ConsumerGroup(
+                data.consume_type, data.message_model, data.consume_from_where
+            )
+        group.consume_type, group.message_model = data.consume_type, data.message_model
+        group.consume_from_where = data.consume_from_where
+        is_new = connection not in group.members
+        group.members[connection] = member
+        changed = False if without_topics else group.subscribe(data.subscriptions)
+        return is_new or changed
+
+    def leave(self, connection: Connection, *, producer: str | None, consumer: str | None) -> bool:
+        """A client unregisters from its groups. Whether the consumer group lost it."""
+        if producer is not None:
+            self._drop_producer(producer, connection)
+        return consumer is not None and self._drop_consumer(consumer, connection)
+
+    def disconnected(self, connection: Connection) -> set[str]:
+        """Consumer groups that lost a member with this connection."""
+        for group in [name for name, members in self.producers.items() if connection in members]:
+            self._drop_producer(group, connection)
+        return {group for group in list(self.consumers) if self._drop_consumer(group, connection)}
+
+    def expire(self, now_ms: int) -> set[str]:
+        """Forget clients silent for too long. Consumer groups that lost a member."""
+        limit = now_ms - self._expire_ms
+        for name, members in list(self.producers.items()):
+            for connection in [c for c, member in members.items() if member.seen_ms < limit]:
+                self._drop_producer(name, connection)
+        lost = set()
+        for name, group in list(self.consumers.items()):
+            for connection in [c for c, member in group.members.items() if member.seen_ms < limit]:
+                if self._drop_consumer(name, connection):
+                    lost.add(name)
+        return lost
+
+    def _drop_producer(self, group: str, connection: Connection) -> None:
+        members = self.producers.get(group, {})
+        members.pop(connection, None)
+        if not members:
+            self.producers.pop(group, None)
+
+    def _drop_consumer(self, name: str, connection: Connection) -> bool:
+        group = self.consumers.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return False
+        if not group.members:
+            del self.consumers[name]
+        return True

@@ -1,0 +1,85 @@
+"""Every setting of a broker, declared once. Names on disk and on the wire are the reference implementation's."""
+
+from __future__ import annotations
+
+import enum
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotfire.model import Perm
+from hotfire.settings import setting
+from hotfire.store.config import StoreConfig
+
+
+class FlushDiskType(enum.Enum):
+    SYNC_FLUSH = "SYNC_FLUSH"
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """Settings of one broker process."""
+
+    broker_name: str = setting(socket.gethostname() or "DEFAULT_BROKER", "Name shared by a master and its slaves.")
+    broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.")
+    broker_id: int = setting(0, "0 is the master; slaves have higher ids.", low=0)
+    listen_port: int = setting(10911, "Port for clients; 0 picks a free one.", low=0, high=65535)
+    bind_address: str = setting("0.0.0.0", "Address to listen on.")  # noqa: S104  # as the reference does
+    broker_ip1: str | None = setting(
+        None, "Address clients are told to dial; the machine's own when absent.", name="brokerIP1"
+    )
+    namesrv_addr: str = setting("", "Name servers, host:port separated by ';'.")
+    store_path_root_dir: str = setting("~/store", "Directory of the log, the queues and the tables.")
+    broker_permission: int = setting(Perm.READ_WRITE, "4 read, 2 write.", low=0, high=6, reload=True)
+    default_topic_queue_nums: int = setting(8, "Queues of the template topic TBW102.", low=1, reload=True)
+    auto_create_topic_enable: bool = setting(True, "A first message creates its topic.", reload=True)
+    auto_create_subscription_group: bool = setting(True, "A first consumer creates its group.", reload=True)
+    cluster_topic_enable: bool = setting(True, "Make a topic named like the cluster.")
+    broker_topic_enable: bool = setting(True, "Make a topic named like the broker.")
+    region_id: str = setting("DefaultRegion", "Region written into every message.")
+    trace_on: bool = setting(True, "Tell clients that tracing is welcome.")
+    flush_disk_type: FlushDiskType = setting(
+        FlushDiskType.SYNC_FLUSH, "SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is written."
+    )
+    flush_interval_commit_log: int = setting(500, "ASYNC_FLUSH: time between syncs.", unit="ms", low=1)
+    flush_interval_consume_queue: int = setting(1000, "Time between syncs of the queues.", unit="ms", low=1)
+    mapped_file_size_commit_log: int = setting(
+        1 << 30, "Size of a log segment.", unit="bytes", low=4096, aliases=("mapedFileSizeCommitLog",)
+    )
+    mapped_file_size_consume_queue: int = setting(
+        6_000_000, "Size of a queue file.", unit="bytes", low=20, aliases=("mapedFileSizeConsumeQueue",)
+    )
+    enabled_append_prop_crc: bool = setting(
+        True, "Records end in a checksum over all of them.", name="enabledAppendPropCRC"
+    )
+    max_message_size: int = setting(4 << 20, "Largest body.", unit="bytes", low=1024, high=15 << 20)
+    long_polling_enable: bool = setting(True, "Hold pulls until there is something to answer.", reload=True)
+    short_polling_time_mills: int = setting(1000, "How long to hold without long polling.", unit="ms", low=0)
+    parked_pulls_max: int = setting(100_000, "Pulls held at once.", low=1, reload=True)
+    notify_consumer_ids_changed_enable: bool = setting(True, "Tell a group when a member comes or goes.")
+    channel_expired_timeout: int = setting(120_000, "A silent client is forgotten after this.", unit="ms", low=1000)
+    flush_consumer_offset_interval: int = setting(5000, "Time between writes of the offsets.", unit="ms", low=10)
+    register_name_server_period: int = setting(
+        30_000, "Time between registrations.", unit="ms", low=1000, high=60_000
+    )
+    register_broker_timeout_mills: int = setting(24_000, "How long a name server may take.", unit="ms", low=100)
+    fast_lane_enable: bool = setting(True, "Serve ordinary sends and pulls by the compiled lane.")
+
+    def store(self) -> StoreConfig:
+        return StoreConfig(
+            segment_bytes=self.mapped_file_size_commit_log,
+            queue_file_bytes=self.mapped_file_size_consume_queue // 20 * 20,
+            sync_flush=self.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            append_crc=self.enabled_append_prop_crc,
+            flush_interval_ms=self.flush_interval_commit_log,
+            queue_flush_interval_ms=self.flush_interval_consume_queue,
+        )
+
+    @property
+    def root(self) -> Path:
+        return Path(self.store_path_root_dir).expanduser()
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return tuple(address.strip() for address in self.namesrv_addr.split(";") if address.strip())

@@ -1,0 +1,86 @@
+"""The tables of the compiled lane, kept true: which topics and which pulls it may serve without asking.
+
+A grant is what the pull handler found out about a (group, topic): that it may pull, and with which filter. It is
+given after a pull was served the long way and taken back whenever any of its grounds changes.
+"""
+
+from __future__ import annotations
+
+from hotfire import core
+from hotfire.broker.config import BrokerConfig
+from hotfire.model import SEND_FORBIDDEN_TOPICS, RETRY_PREFIX, TopicConfig
+from hotfire.protocol.codes import VERSION
+from hotfire.protocol.command import FRAME_BYTES_MAX
+from hotfire.protocol.record import Host
+from hotfire.store.store import PULL_LIMITS, Store
+
+GRANTS_MAX = 65_536
+NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT = range(5)
+"""Why the lane stopped, as lane.c numbers it."""
+
+Token = tuple[str, str]
+
+
+class FastLane:
+    """The lane and its tables; without the compiled core it serves nothing and costs nothing."""
+
+    def __init__(self, config: BrokerConfig, store: Store, store_host: Host, suffix: bytes) -> None:
+        self._store = store
+        self._topics: dict[bytes, tuple[tuple[core.Queue, ...], tuple[core.Queue, ...], int]] = {}
+        self._grants: dict[bytes, tuple[int, tuple[int, ...] | None, int, Token]] = {}
+        self._keys_of_group: dict[str, set[bytes]] = {}
+        self.lane: core.Lane | None = None
+        if core.COMPILED and config.fast_lane_enable:
+            self.lane = core.Lane(
+                journal=store.journal,
+                topics=self._topics,
+                grants=self._grants,
+                store_host=store_host.address + store_host.port.to_bytes(4),
+                id_prefix=(store_host.address + store_host.port.to_bytes(4)).hex().upper(),
+                suffix=suffix,
+                region=config.region_id,
+                trace_on=config.trace_on,
+                version=VERSION,
+                append_crc=config.enabled_append_prop_crc,
+                frame_max=FRAME_BYTES_MAX - 4,
+                body_max=config.max_message_size,
+                memory_window=store.memory_window,
+                pull_limits=PULL_LIMITS,
+            )
+
+    def topic_changed(self, topic: TopicConfig) -> None:
+        """Let the lane serve `topic`; topics with rules of their own stay with the handlers."""
+        if self.lane is None:
+            return
+        name = topic.name.encode()
+        special = topic.name in SEND_FORBIDDEN_TOPICS or topic.name.startswith(RETRY_PREFIX)
+        # the reference does not check a topic's write permission on send, and accepts ids up to the larger count
+        writable = 0 if special else max(topic.write_queues, topic.read_queues)
+        readable = topic.read_queues if topic.readable else 0
+        queues = tuple(self._store.queue(topic.name, i) for i in range(max(writable, readable)))
+        self._topics[name] = (queues[:writable], queues[:readable], topic.sys_flag)
+
+    def grant(
+        self,
+        group: str,
+        topic: str,
+        *,
+        expression: str | None,
+        version: int,
+        codes: tuple[int, ...] | None,
+        group_flag: int,
+    ) -> None:
+        """`expression` is the header's own; None when the heartbeat's subscription of `version` counts."""
+        if self.lane is None:
+            return
+        if len(self._grants) >= GRANTS_MAX:
+            self._grants.clear()
+            self._keys_of_group.clear()
+        parts = [group, topic] if expression is None else [group, topic, expression]
+        key = b"\0".join(part.encode() for part in parts)
+        self._grants[key] = (version, codes, group_flag, (topic, group))
+        self._keys_of_group.setdefault(group, set()).add(key)
+
+    def revoke(self, group: str) -> None:
+        for key in self._keys_of_group.pop(group, ()):
+            self._grants.pop(key, None)

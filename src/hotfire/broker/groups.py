@@ -1,0 +1,67 @@
+"""Consumer groups as the broker keeps them: one SubscriptionGroup each, in subscriptionGroup.json.
+
+Who is alive in a group is `clients`' affair.
+"""
+
+from __future__ import annotations
+
+from hotfire import model
+from hotfire.broker.config import BrokerConfig
+from hotfire.broker.topics import FAQ
+from hotfire.errors import BrokerRefused
+from hotfire.model import DataVersion, SubscriptionGroup
+from hotfire.protocol.bodies import from_json, to_json
+from hotfire.protocol.codes import ResponseCode
+from hotfire.store.tables import Table
+
+
+class Groups:
+    """Group name -> SubscriptionGroup."""
+
+    def __init__(self, config: BrokerConfig, table: Table) -> None:
+        self._config = config
+        self._table = table
+        self._groups: dict[str, SubscriptionGroup] = {}
+        self._version = DataVersion()
+
+    def load(self, now_ms: int) -> None:
+        tree = self._table.load() or {}
+        for name, group in (tree.get("subscriptionGroupTable") or {}).items():
+            self._groups[str(name)] = from_json(SubscriptionGroup, group)
+        missing = [name for name in model.SYSTEM_GROUPS if name not in self._groups]
+        self._groups.update((name, SubscriptionGroup(name)) for name in missing)
+        if missing:
+            self._save(now_ms)
+
+    def get(self, name: str) -> SubscriptionGroup | None:
+        return self._groups.get(name)
+
+    def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
+        """The group, made on its first use where that is allowed."""
+        group = self._groups.get(name)
+        if group is not None:
+            return group
+        if not (self._config.auto_create_subscription_group or model.is_system_group(name)):
+            return None
+        model.check_group_name(name)
+        group = self._groups[name] = SubscriptionGroup(name)
+        self._save(now_ms)
+        return group
+
+    def require(self, name: str, now_ms: int) -> SubscriptionGroup:
+        group = self.find(name, now_ms)
+        if group is None:
+            raise BrokerRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"
+            )
+        return group
+
+    def _save(self, now_ms: int) -> None:
+        self._version = self._version.next(now_ms)
+        self._table.save(
+            {
+                "dataVersion": to_json(self._version),
+                "forbiddenTable": {},
+                "subscriptionGroupTable": {name: to_json(group) for name, group in self._groups.items()},
+            }
+        )

@@ -1,0 +1,51 @@
+"""Clients say that they live, who else is in their group, and that they leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotfire.broker.call import Answer, Call, Outcome, handles
+from hotfire.broker.clients import Member
+from hotfire.errors import BrokerRefused
+from hotfire.model import Heartbeat, TopicConfig, retry_topic
+from hotfire.protocol.bodies import ConsumerList, decode_body, encode_body
+from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.requests import GetConsumerListByGroup, HeartBeat, HeartbeatReply, UnregisterClient
+
+if TYPE_CHECKING:
+    from hotfire.broker.broker import Broker
+
+
+@handles(HeartBeat)
+def heartbeat(broker: Broker, call: Call[HeartBeat]) -> Outcome:
+    beat = decode_body(Heartbeat, call.request.body)
+    for consumer in beat.consumers:
+        group = broker.groups.find(consumer.group, call.now_ms)
+        if group is not None and group.retry_queues > 0:  # every group can be sent messages back
+            name = retry_topic(group.name)
+            if broker.topics.get(name) is None:
+                broker.topics.put(TopicConfig(name, group.retry_queues, group.retry_queues), call.now_ms)
+    member = Member(beat.client_id, call.command.language, call.command.version, call.now_ms)
+    changed = broker.clients.beat(call.connection, beat, member)
+    for consumer in beat.consumers:
+        broker.fast.revoke(consumer.group)  # its filters may have changed
+    broker.members_changed(changed)
+    return Answer(HeartbeatReply(supports_v2=True, subscription_changed=True))
+
+
+@handles(UnregisterClient)
+def unregister(broker: Broker, call: Call[UnregisterClient]) -> Outcome:
+    request = call.request
+    if broker.clients.leave(call.connection, producer=request.producer_group, consumer=request.consumer_group):
+        assert request.consumer_group is not None
+        broker.members_changed({request.consumer_group})
+    return Answer()
+
+
+@handles(GetConsumerListByGroup)
+def consumer_list(broker: Broker, call: Call[GetConsumerListByGroup]) -> Outcome:
+    name = call.request.consumer_group
+    group = broker.clients.consumers.get(name)
+    if group is None:
+        raise BrokerRefused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+    return Answer(body=encode_body(ConsumerList(group.client_ids)))

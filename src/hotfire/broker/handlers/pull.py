@@ -1,0 +1,197 @@
+"""A pull: check, read a queue, answer now, from the disk, or when a message arrives.
+
+Nothing new means the call is parked, not refused; the second run of a parked call always answers. This is the
+specification of the compiled lane's pulls.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, cast
+
+from hotfire.broker.call import PARKED, Answer, Call, Outcome, Refused, handles
+from hotfire.broker.parked import ParkedPull
+from hotfire.broker.topics import FAQ
+from hotfire.errors import BrokerRefused
+from hotfire.model import Subscription, SubscriptionGroup, TopicConfig
+from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.filters import tag_subscription
+from hotfire.protocol.requests import PullMessage, PullReply
+from hotfire.store.store import Read, ReadStatus
+
+if TYPE_CHECKING:
+    from hotfire.broker.broker import Broker
+
+COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
+FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
+BYTES_MAX = 0x7FFFFFFF
+
+CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+"""The other two depend on the offset asked for: an empty queue is not moved away from 0."""
+
+
+@handles(PullMessage)
+def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
+    group, topic = check_pull(broker, call)
+    request = call.request
+    wanted = subscription(broker, request)
+    codes = codes_of(wanted)
+    if request.sys_flag & COMMIT_OFFSET:
+        broker.offsets.commit(topic.name, group.name, request.queue_id, request.commit_offset)
+    broker.fast.grant(
+        group.name,
+        topic.name,
+        expression=request.subscription if request.sys_flag & SUBSCRIPTION else None,
+        version=wanted.version,
+        codes=codes,
+        group_flag=group.sys_flag,
+    )
+    return run(broker, call, request.queue_offset, codes, may_park=bool(request.sys_flag & SUSPEND))
+
+
+def check_pull(broker: Broker, call: Call[PullMessage]) -> tuple[SubscriptionGroup, TopicConfig]:
+    request = call.request
+    if not broker.config.broker_permission & 4:
+        raise forbidden(FORBIDDEN_BROKER, f"the broker[{broker.address}] pulling message is forbidden")
+    group = broker.groups.require(request.consumer_group, call.now_ms)
+    if not group.consume_enable:
+        raise forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {group.name}")
+    topic = broker.topics.require(request.topic, " ")
+    if not topic.readable:
+        raise forbidden(FORBIDDEN_TOPIC, f"the topic[{topic.name}] pulling message is forbidden")
+    if not 0 <= request.queue_id < topic.read_queues:
+        host, port = call.connection.peer
+        raise BrokerRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{request.queue_id}] is illegal, topic:[{topic.name}] "
+            f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[/{host}:{port}]",
+        )
+    return group, topic
+
+
+def forbidden(kind: int, remark: str) -> Refused:
+    """NO_PERMISSION of a pull says which of broker, group, topic or mode forbids it."""
+    return Refused(Answer({"forbiddenType": str(kind)}, code=ResponseCode.NO_PERMISSION, remark=remark))
+
+
+def subscription(broker: Broker, request: PullMessage) -> Subscription:
+    """What the group wants: the request's own expression, or what its members' heartbeats agreed on."""
+    if request.expression_type not in (None, "", "TAG"):
+        raise BrokerRefused(
+            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {request.expression_type}"
+        )
+    if request.sys_flag & SUBSCRIPTION:
+        return tag_subscription(request.topic, request.subscription, request.sub_version)
+    group = broker.clients.consumers.get(request.consumer_group)
+    if group is None:
+        raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist" + FAQ)
+    config = broker.groups.get(request.consumer_group)
+    if config is not None and not config.consume_broadcast_enable and group.message_model == "BROADCASTING":
+        raise forbidden(FORBIDDEN_BROADCAST, f"the consumer group[{config.name}] can not consume by broadcast way")
+    wanted = group.subscriptions.get(request.topic)
+    if wanted is None:
+        raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist" + FAQ)
+    if wanted.version < request.sub_version:
+        raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return wanted
+
+
+def codes_of(wanted: Subscription) -> tuple[int, ...] | None:
+    """Tag hashes to let through; None for all."""
+    if wanted.expression in ("", "*") or wanted.class_filter:
+        return None
+    return tuple(wanted.codes)
+
+
+def run(
+    broker: Broker, call: Call[PullMessage], offset: int, codes: tuple[int, ...] | None, *, may_park: bool
+) -> Outcome:
+    request = call.request
+    found = broker.store.read(
+        request.topic,
+        request.queue_id,
+        offset,
+        count_max=max(1, request.max_msg_nums),
+        bytes_max=request.max_msg_bytes or BYTES_MAX,
+        codes=codes,
+    )
+    code = CODES.get(found.status)
+    if code is None:
+        code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
+    if code == ResponseCode.PULL_NOT_FOUND and may_park and not broker.parked.is_full:
+        park(broker, call, offset, codes, call.now_ms + hold_ms(broker, request))
+        return PARKED
+    if found.status is ReadStatus.FOUND and found.data is None:
+        broker.store.fetch_beside(found.pieces, (call, found))
+        return PARKED
+    return answer(broker, request, found, code)
+
+
+def answer(broker: Broker, request: PullMessage, found: Read, code: int) -> Answer:
+    topic, group = broker.topics.get(request.topic), broker.groups.get(request.consumer_group)
+    fields = PullReply(
+        suggest_which_broker_id=0,
+        group_sys_flag=group.sys_flag if group else 0,
+        next_begin_offset=found.next_offset,
+        max_offset=found.max_offset,
+        min_offset=found.min_offset,
+        topic_sys_flag=topic.sys_flag if topic else 0,
+    )
+    return Answer(fields, code=code, remark=found.status.value, body=found.data or b"")
+
+
+# --- later ---
+
+
+def hold_ms(broker: Broker, request: PullMessage) -> int:
+    config = broker.config
+    return request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+
+
+def park(
+    broker: Broker, call: Call[PullMessage], offset: int, codes: tuple[int, ...] | None, deadline_ms: int
+) -> None:
+    queue = broker.store.queue(call.request.topic, call.request.queue_id)
+    broker.parked.add(ParkedPull(call.connection, queue, offset, deadline_ms, call, codes))
+
+
+def arrived(broker: Broker, parked: ParkedPull) -> None:
+    """Entries came to the queue: answer if one is wanted, else stay and remember how far was looked."""
+    call = cast("Call[PullMessage]", parked.call)
+    request = call.request
+    if parked.codes is not None and parked.scanned >= parked.queue.min:
+        looked = broker.store.read(
+            request.topic, request.queue_id, parked.scanned, count_max=1, bytes_max=BYTES_MAX, codes=parked.codes
+        )
+        if looked.status is ReadStatus.NO_MATCHED_MESSAGE:
+            parked.scanned = looked.next_offset
+            return
+    broker.parked.remove(parked)
+    resume(broker, parked)
+
+
+def resume(broker: Broker, parked: ParkedPull) -> None:
+    """Run a call that is no longer parked for the last time: whatever it finds is the answer."""
+    call = cast("Call[PullMessage]", parked.call)
+    outcome = run(broker, call, parked.scanned, parked.codes, may_park=False)
+    broker.answer(call.connection, call.command, PullMessage, outcome)
+
+
+def fetched(broker: Broker, token: object, data: bytes | int) -> None:
+    """Bytes of a cold pull came from the disk, or an error number."""
+    call, found = cast("tuple[Call[PullMessage], Read]", token)
+    if isinstance(data, int):
+        remark = f"log read at offset {found.pieces[0][0]} failed: {os.strerror(data)}"
+        outcome: Outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+    else:
+        found.data = data
+        outcome = answer(broker, call.request, found, ResponseCode.SUCCESS)
+    broker.answer(call.connection, call.command, PullMessage, outcome)

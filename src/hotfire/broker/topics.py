@@ -1,0 +1,122 @@
+"""The broker's topics: what exists, what a first message may create, and what name servers are told.
+
+Every change is on disk before it is visible to anyone. Knows no clients and no messages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from hotfire import model
+from hotfire.broker.config import BrokerConfig
+from hotfire.errors import BrokerRefused
+from hotfire.model import DataVersion, Perm, TopicConfig, TopicTable
+from hotfire.protocol.bodies import from_json, to_json
+from hotfire.protocol.codes import ResponseCode
+from hotfire.store.tables import Table
+
+SCHEDULE_QUEUES = 18
+BENCHMARK_QUEUES = 1024
+CLUSTER_QUEUES = 16
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class Topics:
+    """Topic name -> TopicConfig, kept in topics.json."""
+
+    def __init__(self, config: BrokerConfig, table: Table) -> None:
+        self._config = config
+        self._table = table
+        self._topics: dict[str, TopicConfig] = {}
+        self._version = DataVersion()
+        self.on_change: Callable[[TopicConfig], None] = lambda topic: None
+
+    def load(self, now_ms: int) -> None:
+        tree = self._table.load()
+        if tree is not None:
+            stored = from_json(TopicTable, tree)
+            self._topics.update(stored.topics)
+            self._version = stored.data_version
+        before = dict(self._topics)
+        for topic in self._system_topics():
+            self._topics[topic.name] = topic
+        if before != self._topics:
+            self._save(now_ms)
+
+    def _system_topics(self) -> Iterator[TopicConfig]:
+        """Topics that exist from the first start. The template's permission follows the setting at each one."""
+        config = self._config
+        inherit = Perm.READ_WRITE | Perm.INHERIT
+        cluster, broker = config.broker_cluster_name, config.broker_name
+
+        def topic(name: str, queues: int, perm: int = Perm.READ_WRITE) -> TopicConfig:
+            return TopicConfig(name, queues, queues, perm)
+
+        yield topic(model.SELF_TEST_TOPIC, 1)
+        if config.auto_create_topic_enable:
+            yield topic(model.AUTO_CREATE_TOPIC, config.default_topic_queue_nums, inherit)
+        elif model.AUTO_CREATE_TOPIC in self._topics:
+            yield topic(model.AUTO_CREATE_TOPIC, config.default_topic_queue_nums)
+        yield topic(model.BENCHMARK_TOPIC, BENCHMARK_QUEUES)
+        if config.cluster_topic_enable:
+            yield topic(cluster, CLUSTER_QUEUES, inherit)
+        if config.broker_topic_enable:
+            yield topic(broker, 1, inherit)
+        yield topic(model.OFFSET_MOVED_TOPIC, 1)
+        yield topic(model.SCHEDULE_TOPIC, SCHEDULE_QUEUES)
+        yield topic(f"{cluster}_REPLY_TOPIC", 1)
+
+    # --- look up ---
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._topics.values())
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def require(self, name: str, space: str = "") -> TopicConfig:
+        """The topic, or the refusal clients know; `space` because the reference spells it two ways."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise BrokerRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{space}{FAQ}"
+            )
+        return topic
+
+    def registration(self) -> TopicTable:
+        """What name servers are told: a broker that may not be written offers no topic for writing."""
+        mask = self._config.broker_permission
+        topics = self._topics
+        if mask & Perm.READ_WRITE != Perm.READ_WRITE:
+            topics = {name: dataclasses.replace(t, perm=t.perm & mask) for name, t in topics.items()}
+        return TopicTable(topics=dict(topics), data_version=self._version, mapping_data_version=DataVersion())
+
+    # --- change ---
+
+    def for_send(self, name: str, template: str, queues: int, now_ms: int) -> TopicConfig:
+        """The topic of a send, created from its template if that is allowed."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic
+        model.check_topic_name(name)
+        pattern = self._topics.get(template)
+        if pattern is not None and pattern.perm & Perm.INHERIT:
+            count = max(0, min(queues, pattern.write_queues))
+            created = TopicConfig(name, count, count, pattern.perm & ~Perm.INHERIT, pattern.filter_type)
+            return self.put(created, now_ms)
+        if name.startswith(model.RETRY_PREFIX):
+            return self.put(TopicConfig(name, 1, 1), now_ms)
+        return self.require(name)
+
+    def put(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
+        """Create or replace a topic."""
+        if self._topics.get(topic.name) != topic:
+            self._topics[topic.name] = topic
+            self._save(now_ms)
+            self.on_change(topic)
+        return topic
+
+    def _save(self, now_ms: int) -> None:
+        self._version = self._version.next(now_ms)
+        self._table.save(to_json(TopicTable(topics=self._topics, data_version=self._version)))

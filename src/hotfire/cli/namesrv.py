@@ -1,0 +1,38 @@
+"""hotfire namesrv: a name server, configured by an Apache-style file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+
+from hotfire.cli.serving import log, read_config_file, say, serve, settle, warn_unknown
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", metavar="FILE", help="namesrv.conf: key=value lines")
+    parser.add_argument("-p", "--print", action="store_true", help="print every setting and exit")
+
+
+def run(args: argparse.Namespace) -> int:
+    from hotfire.namesrv.config import NameServerConfig
+    from hotfire.settings import format_properties, from_properties, to_properties
+
+    config, unknown = from_properties(NameServerConfig, read_config_file(args.config))
+    if args.print:
+        print(format_properties(to_properties(config)), end="")
+        return 0
+
+    async def main(stop: asyncio.Event) -> None:
+        from hotfire.namesrv.program import NameServerProgram
+
+        warn_unknown(unknown, args.config)
+        program = NameServerProgram(config)
+        await program.start()
+        settle()
+        say(f"hotfire ready namesrv={config.bind_address}:{program.port} pid={os.getpid()}")
+        await stop.wait()
+        log.info("stopping")
+        await program.close()
+
+    return serve(main)
