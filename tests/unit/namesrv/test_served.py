@@ -8,9 +8,8 @@ import pytest
 
 from hotfire.model import TopicConfig
 from hotfire.namesrv.config import NameServerConfig
-from hotfire.namesrv.namesrv import NameServer
+from hotfire.namesrv.program import NameServerProgram
 from hotfire.net.peer import Peer
-from hotfire.net.server import Server, now_ms
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.connection import FrameReader
@@ -23,13 +22,12 @@ TOPICS = [TopicConfig("T", 4, 4), TopicConfig("U", 4, 4)]
 def serve(test: Callable[[str], Awaitable[None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(20):
-            server = Server(NameServer(NameServerConfig(), now_ms=now_ms()))
-            port = await server.listen("127.0.0.1", 0)
-            server.start()
+            program = NameServerProgram(NameServerConfig(bind_address="127.0.0.1", listen_port=0))
+            await program.start()
             try:
-                await test(f"127.0.0.1:{port}")
+                await test(f"127.0.0.1:{program.port}")
             finally:
-                await server.close()
+                await program.close()
 
     asyncio.run(bounded())
 
