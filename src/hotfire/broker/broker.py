@@ -1,9 +1,9 @@
 """The broker's heart: read -> decode -> handle -> append -> sync once -> reply -> wake.
 
-One loop owns one store. A pass over the sockets fills a turn of the log; the flusher writes and syncs it while the
-next one fills. A reply that promises a record waits here until the log is readable past that record. This class is a
-plain function of (connection, bytes, now): sockets, time and disk arrive from outside, so that the program that
-serves users is the program a simulator runs.
+One loop owns one store. A pass over the sockets fills a turn of the log; the flusher writes and syncs it
+while the next one fills. A reply that promises a record waits here until the log is readable past that record. This
+class is a plain function of (connection, bytes, now): sockets, time and disk arrive from outside, so that the
+program that serves users is the program a simulator runs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Broker(Heart):
         at, size, lane = 0, len(data), self.fast.lane
         while at < size:
             if lane is not None:
-                consumed, following, waiting, ready, commits = lane.serve(data, at, connection.born_host, now_ms)
+                consumed, following, waiting, ready, commits = lane.serve(
+                    data, at, connection.born_host, now_ms
+                )
                 at += consumed
                 if waiting is not None:
                     self._waiting.append((self.store.end, connection, waiting))
@@ -126,7 +128,7 @@ class Broker(Heart):
         self.held.append(connection)
 
     def turn(self, now_ms: int) -> None:
-        """Hand the filled turn over, unless the flusher still has the one before; then its end hands it over."""
+        """Hand the filled turn to the flusher; if it still has the one before, the end of that does it."""
         self.wants_turn = False
         self.store.submit()
 
@@ -182,7 +184,7 @@ class Broker(Heart):
             connection.write(data)
 
     def _drop_replies(self) -> None:
-        """The log failed: nobody may be told that these records are safe. Their clients see the connection end."""
+        """The log failed: nobody may be told that these records are safe. Their clients are hung up on."""
         for _, connection, _ in self._waiting:
             connection.close()
         self._waiting.clear()
@@ -208,7 +210,9 @@ class Broker(Heart):
         handler = None if declared is None else HANDLERS.get(declared)
         if declared is None or handler is None:
             remark = f" request type {command.code} not supported"
-            self._reply(connection, command, Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+            self._reply(
+                connection, command, Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            )
             return
         try:
             call = Call(connection, command, declared.from_command(command), now_ms)
@@ -230,7 +234,9 @@ class Broker(Heart):
             outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         self.answer(connection, command, declared, outcome)
 
-    def answer(self, connection: Connection, command: Command, declared: type[Request], outcome: Outcome) -> None:
+    def answer(
+        self, connection: Connection, command: Command, declared: type[Request], outcome: Outcome
+    ) -> None:
         """Send an outcome now, or keep it until the log is safe."""
         if outcome is PARKED or command.is_oneway:
             return
@@ -244,13 +250,16 @@ class Broker(Heart):
             connection.write(encode(self._command(command, declared, outcome)))
 
     def _command(self, command: Command, declared: type[Request], answer: Answer) -> Command:
-        fields = None if declared.reply is None else {}
+        fields: dict[str, str] | None = None if declared.reply is None else {}
         if isinstance(answer.fields, dict):
             fields = answer.fields
         elif answer.fields is not None:
             fields = answer.fields.to_fields()
         elif declared.reply is SendReply:  # refusals of sends carry these two as well
-            fields = {"TRACE_ON": "true" if self.config.trace_on else "false", "MSG_REGION": self.config.region_id}
+            fields = {
+                "TRACE_ON": "true" if self.config.trace_on else "false",
+                "MSG_REGION": self.config.region_id,
+            }
         return command.reply(answer.code, fields=fields, remark=answer.remark, body=answer.body)
 
     def _reply(self, connection: Connection, command: Command, answer: Answer) -> None:

@@ -45,7 +45,7 @@ class AnswerWhenReadable:
     answer: Answer
 
 
-class Refused(Exception):  # noqa: N818  # an outcome, raised to leave the checks early
+class Refused(Exception):  # an outcome, raised to leave the checks early
     """Refuse with more than a code and a remark."""
 
     def __init__(self, answer: Answer) -> None:
@@ -64,8 +64,10 @@ HANDLERS: dict[type[Request], Callable[[Broker, Call[Request]], Outcome]] = {}
 """Every handler, by the request it serves."""
 
 
-def handles(*requests: type[R]) -> Callable[[Callable[[Broker, Call[R]], Outcome]], Callable[[Broker, Call[R]], Outcome]]:
-    """Register a handler. Only declared requests have a class, so a handler for an undeclared code cannot exist."""
+def handles(
+    *requests: type[R],
+) -> Callable[[Callable[[Broker, Call[R]], Outcome]], Callable[[Broker, Call[R]], Outcome]]:
+    """Register a handler. A request is a declared class, so a handler for an undeclared code cannot exist."""
 
     def register(handler: Callable[[Broker, Call[R]], Outcome]) -> Callable[[Broker, Call[R]], Outcome]:
         for request in requests:

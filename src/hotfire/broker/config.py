@@ -1,4 +1,4 @@
-"""Every setting of a broker, declared once. Names on disk and on the wire are the reference implementation's."""
+"""Every setting of a broker, declared once. Names in files and on the wire are Apache's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class FlushDiskType(enum.Enum):
 class BrokerConfig:
     """Settings of one broker process."""
 
-    broker_name: str = setting(socket.gethostname() or "DEFAULT_BROKER", "Name shared by a master and its slaves.")
+    broker_name: str = setting(
+        socket.gethostname() or "DEFAULT_BROKER", "Name shared by a master and its slaves."
+    )
     broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.")
     broker_id: int = setting(0, "0 is the master; slaves have higher ids.", low=0)
     listen_port: int = setting(10911, "Port for clients; 0 picks a free one.", low=0, high=65535)
@@ -39,7 +41,7 @@ class BrokerConfig:
     broker_topic_enable: bool = setting(True, "Make a topic named like the broker.")
     region_id: str = setting("DefaultRegion", "Region written into every message.")
     trace_on: bool = setting(True, "Tell clients that tracing is welcome.")
-    flush_disk_type: FlushDiskType = setting(
+    flush_disk_type: FlushDiskType = setting(  # noqa: RUF009  # it makes a field
         FlushDiskType.SYNC_FLUSH, "SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is written."
     )
     flush_interval_commit_log: int = setting(500, "ASYNC_FLUSH: time between syncs.", unit="ms", low=1)
@@ -58,12 +60,18 @@ class BrokerConfig:
     short_polling_time_mills: int = setting(1000, "How long to hold without long polling.", unit="ms", low=0)
     parked_pulls_max: int = setting(100_000, "Pulls held at once.", low=1, reload=True)
     notify_consumer_ids_changed_enable: bool = setting(True, "Tell a group when a member comes or goes.")
-    channel_expired_timeout: int = setting(120_000, "A silent client is forgotten after this.", unit="ms", low=1000)
-    flush_consumer_offset_interval: int = setting(5000, "Time between writes of the offsets.", unit="ms", low=10)
+    channel_expired_timeout: int = setting(
+        120_000, "A silent client is forgotten after this.", unit="ms", low=1000
+    )
+    flush_consumer_offset_interval: int = setting(
+        5000, "Time between writes of the offsets.", unit="ms", low=10
+    )
     register_name_server_period: int = setting(
         30_000, "Time between registrations.", unit="ms", low=1000, high=60_000
     )
-    register_broker_timeout_mills: int = setting(24_000, "How long a name server may take.", unit="ms", low=100)
+    register_broker_timeout_mills: int = setting(
+        24_000, "How long a name server may take.", unit="ms", low=100
+    )
     fast_lane_enable: bool = setting(True, "Serve ordinary sends and pulls by the compiled lane.")
 
     def store(self) -> StoreConfig:

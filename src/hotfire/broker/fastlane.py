@@ -1,14 +1,14 @@
 """The tables of the compiled lane, kept true: which topics and which pulls it may serve without asking.
 
-A grant is what the pull handler found out about a (group, topic): that it may pull, and with which filter. It is
-given after a pull was served the long way and taken back whenever any of its grounds changes.
+A grant is what the pull handler found out about a (group, topic): that it may pull, and with which filter. It
+is given after a pull was served the long way and taken back whenever any of its grounds changes.
 """
 
 from __future__ import annotations
 
 from hotfire import core
 from hotfire.broker.config import BrokerConfig
-from hotfire.model import SEND_FORBIDDEN_TOPICS, RETRY_PREFIX, TopicConfig
+from hotfire.model import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS, TopicConfig
 from hotfire.protocol.codes import VERSION
 from hotfire.protocol.command import FRAME_BYTES_MAX
 from hotfire.protocol.record import Host
@@ -54,7 +54,7 @@ class FastLane:
             return
         name = topic.name.encode()
         special = topic.name in SEND_FORBIDDEN_TOPICS or topic.name.startswith(RETRY_PREFIX)
-        # the reference does not check a topic's write permission on send, and accepts ids up to the larger count
+        # Apache does not check a topic's write permission on send, and takes ids up to the larger count
         writable = 0 if special else max(topic.write_queues, topic.read_queues)
         readable = topic.read_queues if topic.readable else 0
         queues = tuple(self._store.queue(topic.name, i) for i in range(max(writable, readable)))

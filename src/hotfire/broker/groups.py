@@ -52,7 +52,8 @@ class Groups:
         group = self.find(name, now_ms)
         if group is None:
             raise BrokerRefused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist, {FAQ}"
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist, {FAQ}",
             )
         return group
 

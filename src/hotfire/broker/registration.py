@@ -1,7 +1,7 @@
 """Telling the name servers: at the start, every 30 seconds, when a topic changes, and goodbye at the end.
 
-One task per name server with its own connection, so that a dead one delays no other. A lost connection is dialled
-again and registered on at once, which fills a restarted name server within a second.
+One task per name server with its own connection, so that a dead one delays no other. A lost connection is
+dialled again and registered on at once, which fills a restarted name server within a second.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from hotfire.broker.broker import Broker
 from hotfire.errors import HotfireError
 from hotfire.model import BrokerRegistration
 from hotfire.net.peer import Peer
-from hotfire.protocol.requests import RegisterBroker, UnregisterBroker
 from hotfire.protocol.registration import encode_registration
+from hotfire.protocol.requests import RegisterBroker, UnregisterBroker
 
 log = logging.getLogger("hotfire.broker")
 

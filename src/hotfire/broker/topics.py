@@ -45,7 +45,7 @@ class Topics:
             self._save(now_ms)
 
     def _system_topics(self) -> Iterator[TopicConfig]:
-        """Topics that exist from the first start. The template's permission follows the setting at each one."""
+        """Topics that exist from the first start. The template's permission follows the setting each time."""
         config = self._config
         inherit = Perm.READ_WRITE | Perm.INHERIT
         cluster, broker = config.broker_cluster_name, config.broker_name

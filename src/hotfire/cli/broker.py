@@ -39,9 +39,14 @@ def run(args: argparse.Namespace) -> int:
         if not core.COMPILED:
             log.warning("running on plain Python, several times slower: %s", core.WHY_PLAIN)
         if not config.name_servers:
-            log.warning("no name server is configured: clients cannot find this broker; give -n or namesrvAddr")
+            log.warning(
+                "no name server is configured: clients cannot find this broker; give -n or namesrvAddr"
+            )
         settle()
-        say(f"hotfire ready broker={program.advertised} name={config.broker_name} data={config.root} pid={os.getpid()}")
+        say(
+            f"hotfire ready broker={program.advertised} name={config.broker_name} "
+            f"data={config.root} pid={os.getpid()}"
+        )
         await stop.wait()
         log.info("stopping")
         await program.close()

@@ -13,15 +13,25 @@ REGISTER_TIMEOUT_S = 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", default="./hotfire-data", metavar="DIR", help="where messages are kept (%(default)s)")
-    parser.add_argument("--namesrv-port", type=int, default=9876, metavar="PORT", help="0 picks a free one (%(default)s)")
-    parser.add_argument("--broker-port", type=int, default=10911, metavar="PORT", help="0 picks a free one (%(default)s)")
-    parser.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--data", default="./hotfire-data", metavar="DIR", help="where messages are kept (%(default)s)"
+    )
+    parser.add_argument(
+        "--namesrv-port", type=int, default=9876, metavar="PORT", help="0 picks a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--broker-port", type=int, default=10911, metavar="PORT", help="0 picks a free one (%(default)s)"
+    )
+    parser.add_argument(
+        "--bind", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (%(default)s)"
+    )
     parser.add_argument(
         "--flush", choices=["SYNC_FLUSH", "ASYNC_FLUSH"], default="SYNC_FLUSH",
         help="when a message counts as stored: on the disk, or written (%(default)s)",
     )  # fmt: skip
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other broker setting")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any other broker setting"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,7 +67,10 @@ async def _main(args: argparse.Namespace, stop: asyncio.Event) -> None:
         log.warning("running on plain Python, several times slower: %s", core.WHY_PLAIN)
     await broker.wait_registered(REGISTER_TIMEOUT_S)
     settle()
-    say(f"hotfire ready namesrv={reach}:{names.port} broker={broker.advertised} data={config.root} pid={os.getpid()}")
+    say(
+        f"hotfire ready namesrv={reach}:{names.port} broker={broker.advertised} "
+        f"data={config.root} pid={os.getpid()}"
+    )
     await stop.wait()
     log.info("stopping")
     await broker.close()

@@ -39,7 +39,16 @@ _module, WHY_PLAIN = _load()
 COMPILED = _module is not None
 
 if TYPE_CHECKING:
-    from hotfire.core._core import Journal, Lane, Queue, Reader, encode_record, java_hash, read_frame, scan_records
+    from hotfire.core._core import (
+        Journal,
+        Lane,
+        Queue,
+        Reader,
+        encode_record,
+        java_hash,
+        read_frame,
+        scan_records,
+    )
 elif _module is not None:
     Journal, Queue, Reader, Lane = _module.Journal, _module.Queue, _module.Reader, _module.Lane
     scan_records, encode_record = _module.scan_records, _module.encode_record

@@ -317,7 +317,9 @@ static PyObject *journal_complete(hf_journal *j, PyObject *ignored) {
     j->done = 0;
     pthread_mutex_unlock(&j->lock);
     if (error) {
-        PyObject *args = Py_BuildValue("(is)", error, step);
+        char text[160];
+        snprintf(text, sizeof text, "%s: %s", step, strerror(error));
+        PyObject *args = Py_BuildValue("(is)", error, text);
         if (args) { PyErr_SetObject(PyExc_OSError, args); Py_DECREF(args); }
         return NULL;
     }

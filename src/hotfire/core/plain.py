@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any
 
 ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
@@ -117,7 +118,8 @@ class Journal:
     """Turns of the log: one fills while a thread writes and syncs the one before."""
 
     def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX) -> None:
-        self.end = self.written = end
+        self.end: int = end
+        self.written: int = end
         self.last_timestamp = 0
         self.busy = False
         self._turn_bytes_max = turn_bytes_max
@@ -163,7 +165,7 @@ class Journal:
         return (start, size, fd) if offset < start + size else None
 
     def reserve(self, size: int) -> int | None:
-        """Where a record of `size` bytes will lie; None: the turn is full, or a segment must be added first."""
+        """Where a record of `size` bytes will lie; None: the turn is full, or a segment is needed first."""
         segment = None if self.is_full else self._segment(self.end)
         if segment is None:
             return None
@@ -217,16 +219,14 @@ class Journal:
             os.eventfd_write(self._event, 1)
 
     def complete(self) -> int:
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self._event)
-        except BlockingIOError:
-            pass
         done, self._done = self._done, None
         if isinstance(done, OSError):
             self._failed = done
         if self._failed is not None:
             raise self._failed
-        if done is not None:
+        if isinstance(done, int):
             self.written = done
             self.busy = False
         return self.written
@@ -314,10 +314,8 @@ class Reader:
             os.eventfd_write(self._event, 1)
 
     def take(self) -> list[tuple[Any, bytes | int]]:
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self._event)
-        except BlockingIOError:
-            pass
         taken = []
         while self._done:
             taken.append(self._done.popleft())

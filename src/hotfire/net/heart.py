@@ -53,7 +53,7 @@ class Heart:
     def disconnected(self, connection: Connection, now_ms: int) -> None: ...
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
-        """Take whole frames from the start of `data`; how many bytes that were. The rest comes again with more."""
+        """Take whole frames from the start of `data`; the bytes they took. The rest comes again with more."""
         raise NotImplementedError
 
     def turn(self, now_ms: int) -> None: ...

@@ -1,8 +1,8 @@
 """Sockets for a heart: accepts, reads into one shared buffer, writes, closes the idle and the misbehaving.
 
 All connections of a server read into the same buffer; only the odd partial frame is copied aside, and grows
-with the bytes that really came, never with a length a peer merely announced. A peer that does not read what it
-asked for stops being read from (high-water mark), and one that lets too much pile up is closed.
+with the bytes that really came, never with a length a peer merely announced. A peer that does not read what
+it asked for stops being read from (high-water mark), and one that lets too much pile up is closed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import errno
 import logging
 import socket
 import time
+from contextlib import suppress
 from typing import Any, cast
 
 from hotfire.errors import ConfigError, RemoteProtocolError
@@ -64,7 +65,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        self._server.connections.discard(self)
+        self._server.forget(self)
         self._server.heart.disconnected(self, now_ms())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -168,6 +169,7 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._turn_due = False
         self._ticker: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event | None = None
 
     async def listen(self, listener: socket.socket) -> None:
         """Accept peers on a socket from `bind`."""
@@ -180,6 +182,11 @@ class Server:
         for fd, callback in self.heart.watches():
             self._loop.add_reader(fd, self._ring, callback)
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    def forget(self, connection: ServerConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None:
+            self._empty.set()
 
     def _ring(self, callback: Any) -> None:
         callback(now_ms())
@@ -226,9 +233,10 @@ class Server:
         self.stop()
         for connection in list(self.connections):
             connection.close()
-        deadline = self._loop.time() + CLOSE_TIMEOUT_S
-        while self.connections and self._loop.time() < deadline:
-            await asyncio.sleep(0.005)
+        if self.connections:
+            self._empty = asyncio.Event()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), CLOSE_TIMEOUT_S)
         for connection in list(self.connections):
             connection.abort()
 
@@ -243,7 +251,9 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(f"port {port} on {host} is in use: choose another port or stop its owner") from None
+            raise ConfigError(
+                f"port {port} on {host} is in use: choose another port or stop its owner"
+            ) from None
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     listener.setblocking(False)
     return listener
@@ -261,7 +271,9 @@ def local_address() -> str:
     """The address other machines would reach this one by; loopback when it has no other."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # a documentation address: nothing is sent by connecting a datagram socket
+            probe.connect(
+                ("192.0.2.1", 9)
+            )  # a documentation address: nothing is sent by connecting a datagram socket
             address: str = probe.getsockname()[0]
         except OSError:
             return "127.0.0.1"

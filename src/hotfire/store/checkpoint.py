@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CHECKPOINT_BYTES = 4096
 MAGIC = b"HOTFIRE1"
@@ -41,7 +41,13 @@ class Checkpoint:
     def encode(self) -> bytes:
         out = bytearray(CHECKPOINT_BYTES)
         _TIMES.pack_into(
-            out, 0, self.log_timestamp, self.queue_timestamp, self.index_timestamp, self.master_flushed, self.confirmed
+            out,
+            0,
+            self.log_timestamp,
+            self.queue_timestamp,
+            self.index_timestamp,
+            self.master_flushed,
+            self.confirmed,
         )
         ours = _OURS.pack(MAGIC, self.derived, self.durable)
         out[_OURS_AT : _OURS_AT + len(ours)] = ours
@@ -52,10 +58,11 @@ class Checkpoint:
     def decode(cls, data: bytes | None) -> Checkpoint:
         if data is None or len(data) < _OURS_AT + _OURS.size + _CRC.size:
             return cls()
-        times = _TIMES.unpack_from(data)
+        log_at, queue_at, index_at, flushed, confirmed = _TIMES.unpack_from(data)
+        reference = cls(log_at, queue_at, index_at, flushed, confirmed)
         magic, derived, durable = _OURS.unpack_from(data, _OURS_AT)
         ours = data[_OURS_AT : _OURS_AT + _OURS.size]
         (crc,) = _CRC.unpack_from(data, _OURS_AT + _OURS.size)
         if magic != MAGIC or crc != zlib.crc32(ours):
-            return cls(*times)  # the reference's own file, or a damaged one: scan from the log's start
-        return cls(*times, derived=derived, durable=durable)
+            return reference  # the reference's own file, or a damaged one: scan from the log's start
+        return replace(reference, derived=derived, durable=durable)

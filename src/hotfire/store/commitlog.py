@@ -49,7 +49,9 @@ class CommitLog:
                 )
             start = int(name)
             if following is not None and start != following:
-                raise StoreCorrupt(f"log segment {following:020d} is missing before {name}: restore it from a copy")
+                raise StoreCorrupt(
+                    f"log segment {following:020d} is missing before {name}: restore it from a copy"
+                )
             self.segments[start] = self._disk.open(f"{ROOT}/{name}")
             following = start + size
 
@@ -68,7 +70,9 @@ class CommitLog:
     def reserve(self, size: int) -> int:
         """Where the next record of `size` bytes will lie."""
         if size + BLANK_BYTES > self._config.segment_bytes:
-            raise StoreError(f"record of {size} bytes does not fit a log segment of {self._config.segment_bytes}")
+            raise StoreError(
+                f"record of {size} bytes does not fit a log segment of {self._config.segment_bytes}"
+            )
         offset = self.journal.reserve(size)
         if offset is None:
             if self.journal.is_full:

@@ -24,6 +24,8 @@ class StoreConfig:
 
     def __post_init__(self) -> None:
         if self.queue_file_bytes % ENTRY_BYTES or self.queue_file_bytes <= 0:
-            raise ValueError(f"queue file of {self.queue_file_bytes} bytes is not a multiple of {ENTRY_BYTES}")
+            raise ValueError(
+                f"queue file of {self.queue_file_bytes} bytes is not a multiple of {ENTRY_BYTES}"
+            )
         if self.segment_bytes < 4096:
             raise ValueError(f"log segment of {self.segment_bytes} bytes, at least 4096 are needed")

@@ -7,11 +7,9 @@ in the middle of a store into memory. The entries themselves are kept by `core.Q
 
 from __future__ import annotations
 
-import mmap
-
 from hotfire import core
 from hotfire.store.config import ENTRY_BYTES
-from hotfire.store.disk import Disk
+from hotfire.store.disk import Disk, Mapped
 
 ROOT = "consumequeue"
 RESERVE_FIRST_BYTES = 64 << 10
@@ -30,7 +28,7 @@ class ConsumeQueue:
         self._disk = disk
         self._file_bytes = file_bytes
         self._per_file = file_bytes // ENTRY_BYTES
-        self._maps: dict[int, mmap.mmap] = {}
+        self._maps: dict[int, Mapped] = {}
         self._tail_base = -1
         self._reserved = 0
         self._dirty: set[str] = set()
@@ -39,7 +37,9 @@ class ConsumeQueue:
 
     def load(self, trusted_below: int) -> None:
         """Find the entries that point below `trusted_below`; later ones are written anew by recovery."""
-        bases = sorted(int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal())
+        bases = sorted(
+            int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal()
+        )
         queue = self.entries
         queue.min = bases[0] if bases else 0
         end = queue.min
@@ -54,7 +54,9 @@ class ConsumeQueue:
         queue.next = queue.max = end
         self._tail_base = end - (end - queue.min) % self._per_file if bases else -1
         if self._tail_base in self._maps:
-            self._reserved = self._file_bytes  # whatever blocks it has; reserved for sure before the first append
+            self._reserved = (
+                self._file_bytes
+            )  # whatever blocks it has; reserved for sure before the first append
             self._reserve_tail(min(self._file_bytes, (end - self._tail_base + 1) * ENTRY_BYTES))
 
     def _trusted_count(self, base: int, below: int) -> int:
@@ -71,7 +73,9 @@ class ConsumeQueue:
 
     def cut(self) -> None:
         """Zeros behind the last entry: what a crash left there must never be believed."""
-        for base in sorted(int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal()):
+        for base in sorted(
+            int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal()
+        ):
             if base + self._per_file <= self.entries.max:
                 continue
             start = max(0, self.entries.max - base) * ENTRY_BYTES

@@ -19,6 +19,8 @@ from typing import TypeVar
 from hotfire.errors import StoreError
 
 T = TypeVar("T")
+Mapped = mmap.mmap
+"""A file as memory."""
 
 FALLOC_FL_KEEP_SIZE = 0x01
 ZERO_STEP_BYTES = 1 << 20
@@ -115,7 +117,7 @@ class Disk:
 
     # --- mapped files ---
 
-    def map(self, relative: str, size: int) -> mmap.mmap:
+    def map(self, relative: str, size: int) -> Mapped:
         """The file as shared memory, made sparse at `size` if it does not exist."""
         fd = os.open(self.path(relative), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -150,7 +152,7 @@ class Disk:
             return None
 
     def write_whole(self, relative: str, data: bytes, *, keep: str | None = None) -> None:
-        """The file holds `data` or, after a crash at any point, what it held before. `keep` names a copy of that."""
+        """The file holds `data` or, after a crash at any point, what it held before, kept as `keep` too."""
         temporary, final = self.path(relative + ".tmp"), self.path(relative)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -177,6 +179,10 @@ class Disk:
         """Share of the file system that is taken."""
         status = os.statvfs(self.root)
         return 1.0 - status.f_bavail / status.f_blocks if status.f_blocks else 0.0
+
+    def memory_bytes(self) -> int:
+        """Memory of the machine, most of which is this disk's cache."""
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     # --- one owner ---
 

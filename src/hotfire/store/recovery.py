@@ -48,7 +48,7 @@ OpenQueue = Callable[[str, int], ConsumeQueue]
 def recover(
     disk: Disk, config: StoreConfig, commitlog: CommitLog, checkpoint: Checkpoint, open_queue: OpenQueue
 ) -> Recovered:
-    """Find the log's end and make the queues agree with it. The queues found are opened through `open_queue`."""
+    """Find the log's end and make the queues agree with it. Queues are opened through `open_queue`."""
     start = max(min(checkpoint.derived, _last_end(commitlog, config)), commitlog.min_offset)
     has_queues = bool(disk.names(QUEUE_ROOT))
     if not has_queues:
@@ -58,8 +58,9 @@ def recover(
     reason = _scan(disk, config, commitlog, found, lambda entry: _derive(entry, queues, open_queue))
     if found.end < checkpoint.durable:
         raise StoreCorrupt(
-            f"log record at offset {found.end} ({_place(disk, config, found.end)}) is damaged ({reason}), but the "
-            f"log was durable up to {checkpoint.durable}: restore this file from a copy; nothing was changed"
+            f"log record at offset {found.end} ({_place(disk, config, found.end)}) is damaged ({reason}), "
+            f"but the log was durable up to {checkpoint.durable}: restore this file from a copy; "
+            "nothing was changed"
         )
     _cut(disk, config, commitlog, found.end)
     for queue in queues.values():
@@ -122,9 +123,7 @@ def _scan(
     return "end"
 
 
-def _derive(
-    entry: Scanned, queues: dict[tuple[str, int], ConsumeQueue], open_queue: OpenQueue
-) -> None:
+def _derive(entry: Scanned, queues: dict[tuple[str, int], ConsumeQueue], open_queue: OpenQueue) -> None:
     kind = entry.sys_flag & SysFlag.TRANSACTION_MASK
     if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
         return  # they never get a queue entry

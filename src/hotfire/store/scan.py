@@ -41,9 +41,9 @@ class Scanned(NamedTuple):
 def scan_records(buffer: Buffer, base: int, verify: bool) -> tuple[list[Scanned], int, str]:
     """Records from the start of `buffer`, which lies at log offset `base`; bytes they take; why it stopped.
 
-    The reason is "partial" (the buffer ends), "blank" (rest of the segment unused), "end" (zeros) or the fault.
+    The reason: "partial" (the buffer ends), "blank" (rest of the segment unused), "end" (zeros) or the fault.
     """
-    if core.scan_records is None:
+    if not core.COMPILED:
         return scan_records_plain(buffer, base, verify)
     entries, consumed, reason = core.scan_records(buffer, base, verify)
     return [Scanned._make(entry) for entry in entries], consumed, reason

@@ -89,7 +89,7 @@ class Store:
         self._reader: core.Reader
         self._background: Future[None] | None = None
         self._flushed_log_at = self._flushed_queues_at = 0
-        self._memory_window = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)
+        self._memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self._synced = self._derived = 0
         self.fault: str | None = None
         self.recovered = Recovered(0)
@@ -212,7 +212,9 @@ class Store:
 
     def check_writeable(self) -> None:
         if self.fault is not None:
-            raise StoreReadOnly(f"the store is read-only: {self.fault}; repair the disk and restart the broker")
+            raise StoreReadOnly(
+                f"the store is read-only: {self.fault}; repair the disk and restart the broker"
+            )
 
     def fail(self, fault: str) -> None:
         """Accept nothing more until the store is opened anew."""
@@ -238,7 +240,7 @@ class Store:
         try:
             readable = self.journal.complete()
         except OSError as error:
-            self.fail(f"{error.strerror} of the log failed: {os.strerror(error.errno or 0)}")
+            self.fail(f"the log could not be written: {error.strerror}")
             raise StoreReadOnly(f"the store is read-only: {self.fault}") from error
         return self._derive(readable)
 
@@ -349,7 +351,7 @@ class Store:
         return self._reader.fileno()
 
     def fetch_beside(self, pieces: list[tuple[int, int]], token: object) -> None:
-        """Read log bytes that are not in memory; `fetched()` gives them with `token` when the reader rings."""
+        """Read log bytes that are not in memory; `fetched()` has them with `token` once the reader rings."""
         self._reader.submit(self.journal, pieces, token)
 
     def fetched(self) -> list[tuple[object, bytes | int]]:
@@ -361,7 +363,9 @@ class Store:
         key = topic, queue_id
         queue = self._queues.get(key)
         if queue is None:
-            queue = self._queues[key] = ConsumeQueue(self._disk, topic, queue_id, self._config.queue_file_bytes)
+            queue = self._queues[key] = ConsumeQueue(
+                self._disk, topic, queue_id, self._config.queue_file_bytes
+            )
         return queue
 
 

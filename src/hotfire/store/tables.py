@@ -1,7 +1,7 @@
 """Small durable tables under config/: topics, groups, offsets. JSON in the reference implementation's form.
 
-A table on disk is always a whole one: the new text is written aside, synced, and renamed over the old, of which
-a `.bak` stays. A file that does not parse is not believed; then its `.bak` is.
+A table on disk is always a whole one: the new text is written aside, synced, and renamed over the old, of
+which a `.bak` stays. A file that does not parse is not believed; then its `.bak` is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Table:
                 log.warning("table not believed, used its .bak instead fault=%s", fault)
             return tree
         if faults:
-            raise StoreCorrupt("; ".join(faults) + ": restore it from a copy, or move it away to start without")
+            raise StoreCorrupt(
+                "; ".join(faults) + ": restore it from a copy, or move it away to start without"
+            )
         return None
 
     def save(self, tree: dict[str, Any]) -> None:

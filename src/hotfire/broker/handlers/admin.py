@@ -26,13 +26,19 @@ def update_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Outcome:
         raise BrokerRefused(
             ResponseCode.INVALID_PARAMETER, f"The topic[{request.topic}] is conflict with system topic."
         )
-    for name, count in (("readQueueNums", request.read_queue_nums), ("writeQueueNums", request.write_queue_nums)):
+    for name, count in (
+        ("readQueueNums", request.read_queue_nums),
+        ("writeQueueNums", request.write_queue_nums),
+    ):
         if not 0 < count <= QUEUES_MAX:
             raise BrokerRefused(
-                ResponseCode.INVALID_PARAMETER, f"{name} {count} of topic[{request.topic}]: 1 to {QUEUES_MAX} are possible"
+                ResponseCode.INVALID_PARAMETER,
+                f"{name} {count} of topic[{request.topic}]: 1 to {QUEUES_MAX} are possible",
             )
     if request.perm & ~(Perm.READ_WRITE | Perm.INHERIT | Perm.PRIORITY):
-        raise BrokerRefused(ResponseCode.INVALID_PARAMETER, f"perm {request.perm} of topic[{request.topic}] has unknown bits")
+        raise BrokerRefused(
+            ResponseCode.INVALID_PARAMETER, f"perm {request.perm} of topic[{request.topic}] has unknown bits"
+        )
     broker.topics.put(
         TopicConfig(
             request.topic,
@@ -45,7 +51,9 @@ def update_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Outcome:
         ),
         call.now_ms,
     )
-    return Answer(remark="not set any response code")  # what the reference says on success; clients look at the code
+    return Answer(
+        remark="not set any response code"
+    )  # what the reference says on success; clients look at the code
 
 
 @handles(GetBrokerRuntimeInfo)

@@ -36,7 +36,9 @@ def heartbeat(broker: Broker, call: Call[HeartBeat]) -> Outcome:
 @handles(UnregisterClient)
 def unregister(broker: Broker, call: Call[UnregisterClient]) -> Outcome:
     request = call.request
-    if broker.clients.leave(call.connection, producer=request.producer_group, consumer=request.consumer_group):
+    if broker.clients.leave(
+        call.connection, producer=request.producer_group, consumer=request.consumer_group
+    ):
         assert request.consumer_group is not None
         broker.members_changed({request.consumer_group})
     return Answer()

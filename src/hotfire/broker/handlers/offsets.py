@@ -29,7 +29,11 @@ def query(broker: Broker, call: Call[QueryConsumerOffset]) -> Outcome:
     # A young queue is read from its first message, whatever the consumer's start policy says: with its first
     # message still in memory the group cannot have been meant to skip it.
     is_young = queue is not None and queue.min <= 0 and queue.max > 0
-    if is_young and broker.store.end <= broker.store.memory_window and request.set_zero_if_not_found is not False:
+    if (
+        is_young
+        and broker.store.end <= broker.store.memory_window
+        and request.set_zero_if_not_found is not False
+    ):
         return Answer(OffsetReply(offset=0))
     raise BrokerRefused(
         ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

@@ -86,7 +86,8 @@ def subscription(broker: Broker, request: PullMessage) -> Subscription:
     """What the group wants: the request's own expression, or what its members' heartbeats agreed on."""
     if request.expression_type not in (None, "", "TAG"):
         raise BrokerRefused(
-            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {request.expression_type}"
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {request.expression_type}",
         )
     if request.sys_flag & SUBSCRIPTION:
         return tag_subscription(request.topic, request.subscription, request.sub_version)
@@ -95,10 +96,14 @@ def subscription(broker: Broker, request: PullMessage) -> Subscription:
         raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist" + FAQ)
     config = broker.groups.get(request.consumer_group)
     if config is not None and not config.consume_broadcast_enable and group.message_model == "BROADCASTING":
-        raise forbidden(FORBIDDEN_BROADCAST, f"the consumer group[{config.name}] can not consume by broadcast way")
+        raise forbidden(
+            FORBIDDEN_BROADCAST, f"the consumer group[{config.name}] can not consume by broadcast way"
+        )
     wanted = group.subscriptions.get(request.topic)
     if wanted is None:
-        raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist" + FAQ)
+        raise BrokerRefused(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist" + FAQ
+        )
     if wanted.version < request.sub_version:
         raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
     return wanted
@@ -169,7 +174,12 @@ def arrived(broker: Broker, parked: ParkedPull) -> None:
     request = call.request
     if parked.codes is not None and parked.scanned >= parked.queue.min:
         looked = broker.store.read(
-            request.topic, request.queue_id, parked.scanned, count_max=1, bytes_max=BYTES_MAX, codes=parked.codes
+            request.topic,
+            request.queue_id,
+            parked.scanned,
+            count_max=1,
+            bytes_max=BYTES_MAX,
+            codes=parked.codes,
         )
         if looked.status is ReadStatus.NO_MATCHED_MESSAGE:
             parked.scanned = looked.next_offset

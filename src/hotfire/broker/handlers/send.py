@@ -1,7 +1,7 @@
 """A send: check, resolve topic and queue, place the record in this turn, reply when it is safe.
 
-This is the specification of the compiled lane's sends: where both serve a message, the bytes stored and the bytes
-answered are the same.
+This is the specification of the compiled lane's sends: where both serve a message, the bytes stored and the
+bytes answered are the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
     refuse_unserved(request, named)
     queue_id = request.queue_id
     if queue_id < 0:
-        queue_id = random.randrange(topic.write_queues)  # noqa: S311  # spreading, not secrecy
+        queue_id = random.randrange(topic.write_queues)  # spreading, not secrecy
     address, port = call.connection.born_host[:-4], int.from_bytes(call.connection.born_host[-4:])
     born, stored = Host(address, port), broker.store_host
     sys_flag = request.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -99,7 +99,7 @@ def check_send(broker: Broker, request: SendMessage, now_ms: int) -> TopicConfig
     if request.queue_id >= queues:
         raise BrokerRefused(
             ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{request.queue_id}] is illegal, topic[{topic.name}] has queues 0 to {queues - 1}",
+            f"request queueId[{request.queue_id}] is illegal, topic[{topic.name}] has {queues} queues",
         )
     if not request.body:
         raise BrokerRefused(ResponseCode.MESSAGE_ILLEGAL, f"message to topic[{topic.name}] has no body")
@@ -125,9 +125,11 @@ def stored_properties(broker: Broker, text: str, now_ms: int) -> tuple[bytes, di
 
 
 def refuse_unserved(request: SendMessage, named: dict[str, str]) -> None:
-    """Kinds of message this broker does not serve are refused; to store one as an ordinary message would lie."""
+    """Kinds of message not served yet are refused; to store one as an ordinary message would be a lie."""
     if named.get("TRAN_MSG") == "true" or request.sys_flag & SysFlag.TRANSACTION_MASK:
-        raise BrokerRefused(ResponseCode.NO_PERMISSION, "transactional messages are not served by this broker")
+        raise BrokerRefused(
+            ResponseCode.NO_PERMISSION, "transactional messages are not served by this broker"
+        )
     if named.get("DELAY", "0") not in ("0", "") or any(name.startswith("TIMER_DEL") for name in named):
         raise BrokerRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages are not served by this broker")
     if request.batch:
