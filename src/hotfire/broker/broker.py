@@ -1,7 +1,7 @@
 """The broker's heart: read -> decode -> handle -> append -> sync once -> reply -> wake.
 
 One loop owns one store. A pass over the sockets fills a turn of the log; the flusher writes and syncs it
-while the next one fills. A reply that promises a record waits here until the log is readable past that record. This
+while the next one fills. A reply that promises a record waits here until the log is readable past it. This
 class is a plain function of (connection, bytes, now): sockets, time and disk arrive from outside, so that the
 program that serves users is the program a simulator runs.
 """
