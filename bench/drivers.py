@@ -1,0 +1,140 @@
+"""The load tools that belong to no broker: compiled here, run on loopback, their one line of results read.
+
+Owns the command lines of `loadgen`, `pullgen` and `floor`; knows nothing of the servers they are aimed at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.peers.jars import ROOT
+from tests.peers.ports import free_port
+from tests.peers.process import poll_until
+
+SOURCES = Path(os.environ.get("HOTFIRE_LOAD_TOOLS", ROOT.parent / "shared" / "tools"))
+_LIBRARIES = {"loadgen": [], "pullgen": [], "floor": ["-lz"]}
+# Beyond the time a tool was asked to run: connecting, creating the topic, ending.
+GRACE_S = 20
+# loadgen's and pullgen's exit status when they measured, but some replies were refusals.
+SOME_REFUSED = 5
+
+_SENT = re.compile(
+    r"(?P<rate>\d+) msg/s acked=(?P<acked>\d+) bad=(?P<refused>\d+)"
+    r" p50=(?P<p50>[-\d.]+)ms p90=(?P<p90>[-\d.]+)ms p99=(?P<p99>[-\d.]+)ms p99.9=(?P<p999>[-\d.]+)ms"
+)
+_PULLED = re.compile(
+    r"(?P<rate>\d+) msg/s (?P<megabytes>[\d.]+) MB/s msgs=(?P<acked>\d+) replies=\d+ bad=(?P<refused>\d+)"
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a tool: messages per second over its measured part, and all messages it saw answered."""
+
+    rate: float
+    acked: int
+    refused: int
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+class LoadTools:
+    """Compiled tools in a directory that the caller removes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        if shutil.which("gcc") is None:
+            raise SystemExit("bench: no gcc on this machine; the load tools are C programs")
+        for name, libraries in _LIBRARIES.items():
+            source = SOURCES / f"{name}.c"
+            if not source.exists():
+                raise SystemExit(
+                    f"bench: no {source}; set HOTFIRE_LOAD_TOOLS to the directory of the load tools"
+                )
+            subprocess.run(["gcc", "-O2", "-o", str(directory / name), str(source), *libraries], check=True)
+
+    def send(
+        self, broker: str, topic: str, *, connections: int, window: int, body: int, seconds: int
+    ) -> Measured:
+        shape = [str(connections), str(window), str(body), str(seconds)]
+        found = self._run("loadgen", broker, topic, shape, seconds=seconds, pattern=_SENT)
+        return Measured(
+            float(found["rate"]),
+            int(found["acked"]),
+            int(found["refused"]),
+            p50_ms=float(found["p50"]),
+            p99_ms=float(found["p99"]),
+        )
+
+    def pull(
+        self, broker: str, topic: str, *, queues: int, readers: int, batch: int, seconds: int
+    ) -> Measured:
+        shape = [str(queues), str(readers), str(batch), str(seconds)]
+        found = self._run("pullgen", broker, topic, shape, seconds=seconds, pattern=_PULLED)
+        return Measured(float(found["rate"]), int(found["acked"]), int(found["refused"]))
+
+    def _run(
+        self, tool: str, broker: str, topic: str, shape: list[str], *, seconds: int, pattern: re.Pattern[str]
+    ) -> re.Match[str]:
+        host, _, port = broker.rpartition(":")
+        command = [str(self._directory / tool), host, port, topic, *shape]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + GRACE_S, check=False)
+        found = pattern.search(done.stdout)
+        if found is None or done.returncode not in (0, SOME_REFUSED):
+            raise RuntimeError(f"{' '.join(command)}: status {done.returncode}: {done.stdout}{done.stderr}")
+        return found
+
+    def floor(self, directory: Path, *, sync: bool) -> Floor:
+        return Floor(self._directory / "floor", directory, sync=sync)
+
+
+class Floor:
+    """The least a broker could do; a limit to measure against, not a broker."""
+
+    def __init__(self, program: Path, directory: Path, *, sync: bool) -> None:
+        self._port = free_port()
+        self.broker = f"127.0.0.1:{self._port}"
+        directory.mkdir(parents=True, exist_ok=True)
+        self._command = [
+            str(program),
+            str(self._port),
+            str(directory / "floor.log"),
+            "sync" if sync else "none",
+        ]
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "not started"
+        return self._child.pid
+
+    def __enter__(self) -> Self:
+        self._child = subprocess.Popen(self._command)
+        poll_until(self._accepts, what=f"listener of the floor at {self.broker}", timeout_s=GRACE_S)
+        return self
+
+    def _accepts(self) -> bool:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._child is not None
+        self._child.kill()
+        self._child.wait()
+
+
+def settle() -> None:
+    """Write out what the last run left dirty, so that the next one does not pay for it."""
+    os.sync()
+    time.sleep(0.2)
