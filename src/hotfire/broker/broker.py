@@ -144,7 +144,7 @@ class Broker(Heart):
             self._notify(self.clients.expire(now_ms))
         if now_ms - self._saved_offsets_ms >= self.config.flush_consumer_offset_interval:
             self._saved_offsets_ms = now_ms
-            self.offsets.save(now_ms)
+            self.offsets.save_beside(now_ms)
         if self.store.journal.pending:
             self.wants_turn = True
 

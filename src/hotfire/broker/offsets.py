@@ -35,17 +35,23 @@ class Offsets:
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
         return self._offsets.get((topic, group), {}).get(queue_id)
 
+    def save_beside(self, now_ms: int) -> None:
+        """Write the table while the loop goes on, if anything was committed since."""
+        if self._dirty:
+            self._dirty = False
+            self._table.save_beside(self._tree(now_ms))
+
     def save(self, now_ms: int) -> None:
-        if not self._dirty:
-            return
+        """Write the table and wait for the disk."""
         self._dirty = False
+        self._table.save(self._tree(now_ms))
+
+    def _tree(self, now_ms: int) -> dict[str, object]:
         self._version = self._version.next(now_ms)
-        self._table.save(
-            {
-                "dataVersion": to_json(self._version),
-                "offsetTable": {
-                    f"{topic}{SEPARATOR}{group}": dict(sorted(offsets.items()))
-                    for (topic, group), offsets in self._offsets.items()
-                },
-            }
-        )
+        return {
+            "dataVersion": to_json(self._version),
+            "offsetTable": {
+                f"{topic}{SEPARATOR}{group}": dict(sorted(offsets.items()))
+                for (topic, group), offsets in self._offsets.items()
+            },
+        }

@@ -26,6 +26,7 @@ WRITE_HIGH_BYTES = 4 << 20
 WRITE_LOW_BYTES = 1 << 20
 WRITE_BYTES_MAX = 128 << 20
 IDLE_MS_MAX = 120_000
+IDLE_SCAN_MS = 1_000
 TICK_S = 0.05
 BACKLOG = 1024
 CLOSE_TIMEOUT_S = 1.0
@@ -168,6 +169,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[asyncio.Server] = []
         self._turn_due = False
+        self._idle_scan_ms = 0
         self._ticker: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
 
@@ -207,6 +209,9 @@ class Server:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self.heart.tick(now)
         self.after_receive()
+        if now - self._idle_scan_ms < IDLE_SCAN_MS:
+            return
+        self._idle_scan_ms = now
         for connection in [c for c in self.connections if now - c.active_ms > IDLE_MS_MAX]:
             log.info("closing peer=%s:%d reason=idle for %d ms", *connection.peer, IDLE_MS_MAX)
             connection.close()

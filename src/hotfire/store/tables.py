@@ -7,6 +7,7 @@ which a `.bak` stays. A file that does not parse is not believed; then its `.bak
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from typing import Any
 
 from hotfire.errors import StoreCorrupt
@@ -24,6 +25,7 @@ class Table:
         self._disk = disk
         self._file = f"{ROOT}/{name}"
         self._last: bytes | None = None
+        self._writing: Future[None] | None = None
 
     def load(self) -> dict[str, Any] | None:
         """The table's tree, or None when it was never written."""
@@ -49,10 +51,28 @@ class Table:
         return None
 
     def save(self, tree: dict[str, Any]) -> None:
-        """Write the table if it differs from what was written last."""
+        """Write the table if it differs from what was written last; it is on disk when this returns."""
+        self.settle()
         data = bodies.dumps_bare_keys(tree)
-        if data == self._last:
+        if data != self._last:
+            self._write(data)
+
+    def save_beside(self, tree: dict[str, Any]) -> None:
+        """Write the table while the loop goes on. While one write is under way, another is not begun."""
+        if self._writing is not None and not self._writing.done():
             return
+        self.settle()
+        data = bodies.dumps_bare_keys(tree)
+        if data != self._last:
+            self._writing = self._disk.beside(lambda: self._write(data))
+
+    def settle(self) -> None:
+        """Wait for a write beside the loop; say so if it failed, and let the next save try again."""
+        writing, self._writing = self._writing, None
+        if writing is not None and (failure := writing.exception()) is not None:
+            log.error("table not written file=%s reason=%s", self._disk.path(self._file), failure)
+
+    def _write(self, data: bytes) -> None:
         self._disk.make_directory(ROOT)
         self._disk.write_whole(self._file, data, keep=self._file + ".bak")
         self._last = data
