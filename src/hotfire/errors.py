@@ -14,6 +14,7 @@
     │   ├── ConnectionLost                   it broke while we waited
     │   ├── Timeout                          nothing came in time
     │   └── NoRoute                          no name server knows a broker for the topic
+    ├── NotRunning                       a client that was not started, or was closed
     ├── StoreError                       the disk or what is on it
     │   ├── StoreReadOnly, StoreFull, StoreCorrupt, RecordInvalid
     └── ConfigError                      a setting that cannot be used
@@ -158,6 +159,10 @@ class Timeout(Unreachable):
 
 class NoRoute(Unreachable):
     """No name server we could ask knows a broker for the topic."""
+
+
+class NotRunning(HotfireError):
+    """The client was not started yet, or was closed."""
 
 
 class StoreError(HotfireError):

@@ -131,6 +131,53 @@ def _check_name(what: str, name: str, characters_max: int) -> None:
         )
 
 
+# --- messages --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class Message:
+    """What an application sends.
+
+    >>> Message("orders", b"paid", tag="pay", keys=("order-17",)).topic
+    'orders'
+    """
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+    flag: int = 0
+    delay_level: int = 0
+    """1 to 18 hold the message back for 1 s to 2 h; 0 does not."""
+    wait_stored: bool = True
+    """False lets the broker answer before the message is on disk or on a slave."""
+
+
+@dataclass(slots=True, frozen=True)
+class ReceivedMessage:
+    """What an application gets: the message, and where and when it was stored."""
+
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str] = field(hash=False)
+    flag: int
+    queue: MessageQueue
+    queue_offset: int
+    message_id: str
+    """The id its producer gave it, or else the one of its place in the log."""
+    offset_message_id: str
+    born_timestamp_ms: int
+    born_host: str
+    store_timestamp_ms: int
+    store_host: str
+    reconsume_times: int = 0
+    compression: str | None = None
+    """Set when the body is compressed in a way we cannot undo; it is then the stored body."""
+
+
 # --- topics and routes -----------------------------------------------------------------------------
 
 

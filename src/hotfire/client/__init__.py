@@ -1,1 +1,1 @@
-"""Producers, consumers and administration over the wire; never reaches into a broker."""
+"""The client: producers and readers over the wire, nothing of the broker's."""

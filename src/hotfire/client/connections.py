@@ -1,0 +1,61 @@
+"""At most one connection per address, dialled when first needed and again when it was lost.
+
+Owns which connections exist; what is said over them is the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from hotfire.client.single import SingleFlight
+from hotfire.errors import ConnectError, NotRunning
+from hotfire.net.peer import OnRequest, Peer
+
+DIAL_TIMEOUT_S = 3.0
+
+
+class Connections:
+    """A client's connections to brokers and name servers."""
+
+    def __init__(self, on_request: OnRequest | None = None) -> None:
+        self._on_request = on_request
+        self._peers: dict[str, Peer] = {}
+        self._dials: SingleFlight[str, Peer] = SingleFlight()
+        self._farewells: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def get(self, address: str, timeout_s: float) -> Peer:
+        """The connection to `address`; ConnectError when there is none in time."""
+        peer = self._peers.get(address)
+        if peer is not None and not peer.closed:
+            return peer
+        if self._closed:
+            raise NotRunning(f"the client is closed; it dials {address} no more")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._dials.do(address, partial(self._dial, address))
+        except TimeoutError:
+            raise ConnectError(f"{address}: no connection within {timeout_s:g} s") from None
+
+    async def _dial(self, address: str) -> Peer:
+        peer = await Peer.connect(address, timeout_s=DIAL_TIMEOUT_S, on_request=self._on_request)
+        self._peers[address] = peer
+        return peer
+
+    def drop(self, peer: Peer) -> None:
+        """Use this connection no more: who did not answer once may not be there, whatever TCP says."""
+        if self._peers.get(peer.address) is peer:
+            del self._peers[peer.address]
+        farewell = asyncio.create_task(peer.close())
+        self._farewells.add(farewell)
+        farewell.add_done_callback(self._farewells.discard)
+
+    def open_addresses(self) -> list[str]:
+        return [address for address, peer in self._peers.items() if not peer.closed]
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._dials.close()
+        peers, self._peers = self._peers, {}
+        await asyncio.gather(*(peer.close() for peer in peers.values()), *self._farewells)
