@@ -37,7 +37,7 @@ class Offsets:
 
     def save_beside(self, now_ms: int) -> None:
         """Write the table while the loop goes on, if anything was committed since."""
-        if self._dirty:
+        if self._dirty and not self._table.is_writing:
             self._dirty = False
             self._table.save_beside(self._tree(now_ms))
 

@@ -57,10 +57,13 @@ class Table:
         if data != self._last:
             self._write(data)
 
+    @property
+    def is_writing(self) -> bool:
+        """A write beside the loop is under way; another must wait for it."""
+        return self._writing is not None and not self._writing.done()
+
     def save_beside(self, tree: dict[str, Any]) -> None:
-        """Write the table while the loop goes on. While one write is under way, another is not begun."""
-        if self._writing is not None and not self._writing.done():
-            return
+        """Write the table while the loop goes on."""
         self.settle()
         data = bodies.dumps_bare_keys(tree)
         if data != self._last:
