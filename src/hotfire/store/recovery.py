@@ -46,7 +46,13 @@ OpenQueue = Callable[[str, int], ConsumeQueue]
 
 
 def recover(
-    disk: Disk, config: StoreConfig, commitlog: CommitLog, checkpoint: Checkpoint, open_queue: OpenQueue
+    disk: Disk,
+    config: StoreConfig,
+    commitlog: CommitLog,
+    checkpoint: Checkpoint,
+    open_queue: OpenQueue,
+    *,
+    was_unclean: bool,
 ) -> Recovered:
     """Find the log's end and make the queues agree with it. Queues are opened through `open_queue`."""
     start = max(min(checkpoint.derived, _last_end(commitlog, config)), commitlog.min_offset)
@@ -62,10 +68,14 @@ def recover(
             f"but the log was durable up to {checkpoint.durable}: restore this file from a copy; "
             "nothing was changed"
         )
-    _cut(disk, config, commitlog, found.end)
+    # closed by us at this very end: everything behind it is as we left it, and we left zeros
+    is_clean = not was_unclean and found.end == checkpoint.derived == checkpoint.durable
+    if not is_clean:
+        _cut(disk, config, commitlog, found.end)
     for queue in queues.values():
         queue.entries.next = queue.entries.max
-        queue.cut()
+        if not is_clean:
+            queue.cut()
     if found.records:
         log.info("recovered records=%d from=%d end=%d stopped=%s", found.records, start, found.end, reason)
     return found

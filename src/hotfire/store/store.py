@@ -105,7 +105,9 @@ class Store:
         self.was_unclean = disk.exists(ABORT_FILE)
         checkpoint = Checkpoint.decode(disk.read_whole(CHECKPOINT_FILE))
         self._log.load()
-        self.recovered = recover(disk, self._config, self._log, checkpoint, self._open_queue)
+        self.recovered = recover(
+            disk, self._config, self._log, checkpoint, self._open_queue, was_unclean=self.was_unclean
+        )
         self._log.start(self.recovered.end)
         self.journal.last_timestamp = self.recovered.last_timestamp
         self._synced = self._derived = self.recovered.end
