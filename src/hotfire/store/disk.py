@@ -87,7 +87,8 @@ class Disk:
     def zero(self, fd: int, start: int, size: int) -> None:
         """Zeros over [start, start + size), synced. Holes and zeros already there are left alone."""
         end, at = start + size, start
-        # without read-ahead: pages it would fetch count as data from then on, and holes would be read in full
+        # What was read ahead counts as data and would be read in full: forget it, and read ahead no more.
+        os.posix_fadvise(fd, start, size, os.POSIX_FADV_DONTNEED)
         os.posix_fadvise(fd, start, size, os.POSIX_FADV_RANDOM)
         while at < end:
             try:
