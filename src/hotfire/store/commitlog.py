@@ -57,7 +57,7 @@ class CommitLog:
 
     def start(self, end: int) -> None:
         """Begin to append at `end`, which recovery found."""
-        self.journal = core.Journal(end, self._config.turn_bytes_max)
+        self.journal = self._disk.journal(end, self._config.turn_bytes_max)
         if not self.segments:
             self.segments[end] = self._allocate(end)
         for start, fd in self.segments.items():

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from hotfire import core
 from hotfire.errors import StoreError
 
 T = TypeVar("T")
@@ -210,6 +211,15 @@ class Disk:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+    # --- threads of the log ---
+
+    def journal(self, end: int, turn_bytes_max: int) -> core.Journal:
+        """The journal whose flusher writes to this disk."""
+        return core.Journal(end, turn_bytes_max)
+
+    def reader(self) -> core.Reader:
+        return core.Reader()
 
     # --- work beside the loop ---
 

@@ -111,7 +111,7 @@ class Store:
         self._log.start(self.recovered.end)
         self.journal.last_timestamp = self.recovered.last_timestamp
         self._synced = self._derived = self.recovered.end
-        self._reader = core.Reader()
+        self._reader = disk.reader()
         if self.was_unclean:
             log.warning("store was not closed cleanly root=%s end=%d", disk.root, self.recovered.end)
         self._sync_queues(self._dirty_files(), self._checkpoint())
