@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from hotfire import core
 from hotfire.broker.config import BrokerConfig
-from hotfire.model import RETRY_PREFIX, SEND_FORBIDDEN_TOPICS, TopicConfig
+from hotfire.model import RETRY_PREFIX, RETRY_TOPIC_CHARACTERS_MAX, SEND_FORBIDDEN_TOPICS, Perm, TopicConfig
 from hotfire.protocol.codes import VERSION
 from hotfire.protocol.command import FRAME_BYTES_MAX
-from hotfire.protocol.record import Host
+from hotfire.protocol.record import BLANK_BYTES, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN, Host
 from hotfire.store.store import PULL_LIMITS, Store
 
 GRANTS_MAX = 65_536
+ADDRESSES_BYTES_MAX = 24
+"""What two IPv6 hosts take more than two IPv4 ones."""
+RECORD_BYTES_BESIDE_BODY_MAX = (
+    RECORD_BYTES_MIN + ADDRESSES_BYTES_MAX + RETRY_TOPIC_CHARACTERS_MAX + PROPERTIES_BYTES_MAX
+)
 NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT = range(5)
 """Why the lane stopped, as lane.c numbers it."""
 
@@ -25,11 +30,14 @@ class FastLane:
     """The lane and its tables; without the compiled core it serves nothing and costs nothing."""
 
     def __init__(self, config: BrokerConfig, store: Store, store_host: Host, suffix: bytes) -> None:
+        self._config = config
         self._store = store
         self._topics: dict[bytes, tuple[tuple[core.Queue, ...], tuple[core.Queue, ...], int]] = {}
         self._grants: dict[bytes, tuple[int, tuple[int, ...] | None, int, Token]] = {}
         self._keys_of_group: dict[str, set[bytes]] = {}
         self.lane: core.Lane | None = None
+        # It asks for a new segment until its record fits: give it only records that fit an empty one.
+        largest = config.mapped_file_size_commit_log - BLANK_BYTES - RECORD_BYTES_BESIDE_BODY_MAX
         if core.COMPILED and config.fast_lane_enable:
             self.lane = core.Lane(
                 journal=store.journal,
@@ -43,7 +51,7 @@ class FastLane:
                 version=VERSION,
                 append_crc=config.enabled_append_prop_crc,
                 frame_max=FRAME_BYTES_MAX - 4,
-                body_max=config.max_message_size,
+                body_max=max(0, min(config.max_message_size, largest)),
                 memory_window=store.memory_window,
                 pull_limits=PULL_LIMITS,
             )
@@ -53,7 +61,8 @@ class FastLane:
         if self.lane is None:
             return
         name = topic.name.encode()
-        special = topic.name in SEND_FORBIDDEN_TOPICS or topic.name.startswith(RETRY_PREFIX)
+        closed = topic.order and not self._config.broker_permission & Perm.WRITE
+        special = closed or topic.name in SEND_FORBIDDEN_TOPICS or topic.name.startswith(RETRY_PREFIX)
         # Apache does not check a topic's write permission on send, and takes ids up to the larger count
         writable = 0 if special else max(topic.write_queues, topic.read_queues)
         readable = topic.read_queues if topic.readable else 0
