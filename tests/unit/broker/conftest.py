@@ -1,0 +1,56 @@
+"""The heart in its three shapes: with the compiled lane, without it, and on the plain twins alone."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotfire import core
+from hotfire.core import plain
+from tests.unit.broker.harness import Harness
+
+LANE, HANDLERS, PLAIN = "lane", "handlers", "plain"
+
+Make = Callable[..., Harness]
+
+
+@pytest.fixture(params=[LANE, HANDLERS, PLAIN])
+def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    chosen: str = request.param
+    if chosen == PLAIN:
+        monkeypatch.setattr(core, "COMPILED", False)
+        for name in ("Journal", "Queue", "Reader"):
+            monkeypatch.setattr(core, name, getattr(plain, name))
+        for name in ("Lane", "scan_records", "encode_record", "read_frame", "java_hash"):
+            monkeypatch.setattr(core, name, None)
+    else:
+        assert core.COMPILED, core.WHY_PLAIN
+    return chosen
+
+
+@pytest.fixture
+def make(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Brokers with settings of the test's own, closed at its end."""
+    made: list[Harness] = []
+    # What a power cut leaves is shown elsewhere; here the disk's time would be most of the test's.
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda fd: None)
+
+    def start(name: str = "store", **settings: Any) -> Harness:
+        harness = Harness(tmp_path / name, fast_lane_enable=shape == LANE, **settings)
+        made.append(harness)
+        return harness
+
+    yield start
+    for harness in made:
+        harness.close()
+
+
+@pytest.fixture
+def heart(make: Make) -> Harness:
+    """A broker with topic T of four queues."""
+    harness = make()
+    harness.create_topic("T")
+    return harness

@@ -1,0 +1,181 @@
+"""Sends that are refused: the code producers act on, a remark a person can act on, and nothing stored."""
+
+from typing import Any
+
+import pytest
+
+from hotfire.errors import BrokerRefused
+from hotfire.protocol.command import Command
+from hotfire.protocol.record import PROPERTIES_BYTES_MAX, SysFlag
+from hotfire.protocol.requests import SendBatchMessage
+from tests.unit.broker.conftest import Make
+from tests.unit.broker.harness import Harness, bodies, properties, send_request
+
+pytestmark = pytest.mark.core
+
+
+def refused(heart: Harness, v1: bool = False, **fields: Any) -> tuple[int, str]:
+    """Code and remark of a refused send, which left no trace in the log and came with its two fields."""
+    end = heart.store.end
+    reply = heart.send(v1=v1, **fields)
+    assert reply.code != 0
+    assert heart.store.end == end, "refused and stored"
+    assert reply.fields == {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}  # Java reads them unguarded
+    assert reply.remark, "refused without a word"
+    return reply.code, reply.remark
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"topic": "two words"}, 29, ["two words", "characters"]),
+        ({"topic": "a" * 128}, 29, ["128", "127"]),
+        ({"topic": " "}, 29, ["topic", "blank"]),
+        ({"topic": "T/../../etc"}, 29, ["T/../../etc"]),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, ["SCHEDULE_TOPIC_XXXX"]),
+        ({"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, 16, ["RMQ_SYS_TRANS_HALF_TOPIC"]),
+        ({"topic": "Unknown", "default_topic": "none"}, 17, ["Unknown"]),
+        ({"queue_id": 4}, 29, ["queueId[4]", "4 queues", "[T]"]),
+        ({"queue_id": 2**31 - 1}, 29, ["2147483647"]),
+        ({"body": b""}, 13, ["[T]", "no body"]),
+        ({"body": bytes(65_537)}, 13, ["65536", "65537"]),
+        ({"named": {"A": "x" * PROPERTIES_BYTES_MAX}}, 13, ["32767"]),
+        ({"named": {"TRAN_MSG": "true"}}, 16, ["transactional"]),
+        ({"sys_flag": SysFlag.TRANSACTION_PREPARED}, 16, ["transactional"]),
+        ({"named": {"DELAY": "3"}}, 13, ["delayed"]),
+        ({"named": {"TIMER_DELAY_SEC": "3"}}, 13, ["delayed"]),
+        ({"named": {"TIMER_DELIVER_MS": "1800000009000"}}, 13, ["delayed"]),
+        ({"batch": True}, 13, ["batch"]),
+    ],
+)
+def test_refusals(make: Make, fields: dict[str, Any], code: int, words: list[str]) -> None:
+    """Each check answers the reference's code, and its remark holds the noun and the number."""
+    heart = make(max_message_size=65_536)
+    heart.create_topic("T")
+    for v1 in (False, True):
+        got, remark = refused(heart, v1, **fields)
+        assert got == code
+        for word in words:
+            assert word in remark, remark
+        assert heart.send(v1=v1).code == 0, "the connection is still served"
+
+
+def test_longest_topic_and_properties_are_taken(heart: Harness) -> None:
+    """127 characters of topic and 32767 bytes of properties, ours included, are the last that fit."""
+    topic = "t" * 127
+    assert heart.send(topic=topic).code == 0
+    spare = PROPERTIES_BYTES_MAX - len(heart.log_records()[0].properties) - len("A\x01\x02")
+    assert heart.send(named={"A": "x" * spare}).code == 0
+    assert refused(heart, named={"A": "x" * (spare + 1)})[0] == 13
+    assert len(heart.log_records()[1].properties) == PROPERTIES_BYTES_MAX
+
+
+def test_largest_body_is_taken(make: Make) -> None:
+    """maxMessageSize is the largest body that is accepted, by both codes, and comes back whole."""
+    heart = make(max_message_size=4096)
+    for v1 in (False, True):
+        body = bytes(range(256)) * 16
+        assert heart.send(body=body, v1=v1).code == 0
+        assert refused(heart, v1, body=body + b"x") == (13, refused(heart, v1, body=body + b"x")[1])
+    assert bodies(heart.pull()) == [bytes(range(256)) * 16] * 2
+
+
+def test_batches_are_not_supported_yet(heart: Harness) -> None:
+    """The batch code is answered, not misread as one message."""
+    request = send_request()
+    batch = SendBatchMessage(
+        **{field.name: getattr(request, field.name) for field in request.fields}, body=b"x"
+    )
+    end = heart.store.end
+    reply = heart.ask(batch)
+    assert reply.code == 3
+    assert heart.store.end == end
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("e", None, ["field e", "absent"]),
+        ("b", None, ["field b", "absent"]),
+        ("e", "many", ["field e", "many"]),
+        ("g", "9223372036854775808", ["field g", "9223372036854775808"]),
+    ],
+)
+def test_unsound_fields_are_answered(heart: Harness, name: str, value: str | None, words: list[str]) -> None:
+    """A missing or unreadable field is code 1 with its name; the connection goes on."""
+    command = send_request().to_command()
+    assert command.fields is not None
+    if value is None:
+        del command.fields[name]
+    else:
+        command.fields[name] = value
+    reply = heart.ask(command)
+    assert reply.code == 1
+    for word in words:
+        assert word in (reply.remark or ""), reply.remark
+    assert heart.send().code == 0
+
+
+@pytest.mark.promise(73)
+@pytest.mark.parametrize("code", [9999, 0, -1, 200050, 40])
+def test_unknown_code_is_not_supported(heart: Harness, code: int) -> None:
+    """Any code the broker does not serve gets code 3 and a remark with its number."""
+    reply = heart.ask(Command(code))
+    assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"topic": "two words"}, {"queue_id": 99}, {"named": {"DELAY": "3"}}, {"body": b""}]
+)
+def test_oneway_is_never_answered(heart: Harness, fields: dict[str, Any]) -> None:
+    """A oneway send gets no reply: not when it is stored, not when it is refused."""
+    for v1 in (False, True):
+        heart.receive(send_request(v1=v1, **fields).to_command(oneway=True))
+    heart.receive(Command(9999, flag=2))
+    heart.settle()
+    assert heart.connection.take() == []
+    assert len(heart.log_records()) == (2 if not fields else 0)
+
+
+def test_replies_nobody_asked_for_are_passed_over(heart: Harness) -> None:
+    """A frame with the response flag is not a request, whatever its code."""
+    heart.receive(Command(10, flag=1), Command(310, flag=1), Command(9999, flag=3))
+    heart.settle()
+    assert heart.connection.take() == []
+    assert heart.send().code == 0
+
+
+def test_ordered_topic_is_closed_when_the_broker_may_not_be_written(make: Make) -> None:
+    """brokerPermission=4: code 16 for an ordered topic, by either code, as the reference has it."""
+    heart = make(broker_permission=4)
+    heart.create_topic("Ordered", order=True)
+    for v1 in (False, True):
+        code, remark = refused(heart, v1, topic="Ordered")
+        assert code == 16
+        assert "forbidden" in remark
+
+
+def test_message_larger_than_a_segment_is_refused(make: Make) -> None:
+    """What can never be stored is refused with both sizes, and the broker goes on."""
+    heart = make(mapped_file_size_commit_log=64 << 10)
+    heart.create_topic("T")
+    for v1 in (False, True):
+        for size in (70_000, 65_536 - 8, 65_536 - 200):
+            code, remark = refused(heart, v1, body=bytes(size))
+            assert code == 14
+            assert "65536" in remark
+        assert heart.send(v1=v1, body=bytes(65_000)).code == 0
+    assert len(list((heart.root / "commitlog").iterdir())) == 2, "segments were made for nothing"
+
+
+def test_refusals_are_the_tree_clients_know() -> None:
+    """Codes 13 and 29 stop a producer's retries, 14, 16 and 17 do not."""
+    retriable = {code: BrokerRefused(code).retriable for code in (13, 14, 16, 17, 29)}
+    assert retriable == {13: False, 14: True, 16: True, 17: True, 29: False}
+
+
+def test_control_characters_in_properties_are_no_harm(heart: Harness) -> None:
+    """Whatever text arrives as properties, the record stored is sound and can be pulled."""
+    for text in ("\x00\x01\x02", "\x02" * 50, "A\x01" + "\x03" * 20 + "\x02", properties(X='\n\t"\\')):
+        assert heart.ask(send_request(properties=text)).code == 0
+    assert len(bodies(heart.pull())) == 4
