@@ -12,8 +12,10 @@ from typing import Any
 
 # Set by clients and brokers along the way; everything else in a message's properties is the application's.
 _ON_THE_WIRE = {"KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "TRACE_ON", "MSG_REGION"}
+# The checksum over the record: ours always, Apache's with enabledAppendPropCRC; consumers see it there too.
+_IN_THE_LOG = {"__CRC32#"}
 _AT_THE_CONSUMER = {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME"}
-SYSTEM_PROPERTIES = _ON_THE_WIRE | _AT_THE_CONSUMER
+SYSTEM_PROPERTIES = _ON_THE_WIRE | _IN_THE_LOG | _AT_THE_CONSUMER
 
 
 @dataclass(frozen=True)
