@@ -92,7 +92,7 @@ static PyMethodDef functions[] = {
     {"java_hash", py_java_hash, METH_VARARGS, "java_hash(utf8) -> signed 32-bit hash of the string"},
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
     {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_VARARGS | METH_KEYWORDS, "One stored record."},
-    {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify) -> (entries, consumed, reason)"},
+    {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from) -> (entries, consumed, reason)"},
     {NULL}};
 
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "hotfire.core._core", .m_size = -1, .m_methods = functions};

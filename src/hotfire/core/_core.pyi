@@ -112,5 +112,5 @@ def encode_record(
     append_crc: bool,
 ) -> bytes: ...
 def scan_records(
-    buffer: Any, base: int, verify: bool, /
+    buffer: Any, base: int, verify: bool, summed_from: int = ..., /
 ) -> tuple[list[tuple[int, int, bytes, int, int, int, int, int]], int, str]: ...

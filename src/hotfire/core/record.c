@@ -84,7 +84,7 @@ static int appended_crc_ok(const uint8_t *record, uint32_t size) {
 }
 
 /* NULL when the bytes at p are a whole, sound record; else the reason. `available` may be short: "partial". */
-static const char *scan_one(const uint8_t *p, size_t available, int verify, scanned *out) {
+static const char *scan_one(const uint8_t *p, size_t available, int verify, int64_t summed_from, scanned *out) {
     if (available < 8) return "partial";
     uint32_t size = get32(p), magic = get32(p + 4);
     if (magic == MAGIC_BLANK) { out->size = size; return size < HF_BLANK_BYTES ? "blank size" : "blank"; }
@@ -120,28 +120,30 @@ static const char *scan_one(const uint8_t *p, size_t available, int verify, scan
     out->properties = (hf_slice){p + at, properties};
     if (verify) {
         if ((hf_crc32(0, body_at, body) & 0x7fffffff) != get32(p + 8)) return "body checksum";
-        if (appended_crc_ok(p, size) == 0) return "record checksum";
+        int sum = appended_crc_ok(p, size); /* a tear that wiped it leaves a record that seems never to have had one */
+        if (sum == 0 || (sum < 0 && out->physical >= summed_from)) return "record checksum";
     }
     out->tags = tags_code(out->properties);
     return NULL;
 }
 
-/* scan_records(buffer, base, verify) -> (entries, consumed, reason)
+/* scan_records(buffer, base, verify, summed_from = never) -> (entries, consumed, reason)
+   Records at or behind log offset summed_from must end in their checksum.
    entries: (physical, size, topic, queue_id, queue_offset, tags_code, store_timestamp, sys_flag) in log order.
    reason: why it stopped before the buffer's end ("partial", "blank", "end", or what is wrong). */
 PyObject *hf_scan_records(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer view;
-    long long base;
+    long long base, summed_from = INT64_MAX;
     int verify;
-    if (!PyArg_ParseTuple(args, "y*Lp", &view, &base, &verify)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*Lp|L", &view, &base, &verify, &summed_from)) return NULL;
     PyObject *entries = PyList_New(0);
     const uint8_t *p = view.buf;
     size_t at = 0, size = (size_t)view.len;
     const char *reason = "partial";
     while (entries) {
         scanned s;
-        reason = scan_one(p + at, size - at, verify, &s);
+        reason = scan_one(p + at, size - at, verify, summed_from, &s);
         if (reason) break;
         if (s.physical != base + (int64_t)at) { reason = "physical offset"; break; }
         PyObject *entry = Py_BuildValue("(LIy#iLLLi)", (long long)s.physical, s.size, (const char *)s.topic.p,

@@ -9,9 +9,11 @@
     64     8  magic "HOTFIRE1"                                (ours, in bytes the reference keeps and ignores)
     72     8  log offset up to which queue entries are synced
     80     8  log offset synced when this was written
-    88     4  CRC-32 of bytes 64..87
+    88     8  queue entries that point below the offset at 72
+    96     8  log offset from which on every record ends in its checksum
+   104     4  CRC-32 of bytes 64..103
 
-4096 bytes in all. A damaged checkpoint only makes recovery scan more of the log.
+4096 bytes in all. A damaged checkpoint makes recovery scan all of the log.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
+from hotfire.store.scan import NEVER
+
+FILE = "checkpoint"
 CHECKPOINT_BYTES = 4096
 MAGIC = b"HOTFIRE1"
 _TIMES = struct.Struct(">qqqqq")
-_OURS = struct.Struct(">8sqq")
+_OURS = struct.Struct(">8sqqqq")
 _CRC = struct.Struct(">I")
 _OURS_AT = 64
 
@@ -37,6 +42,8 @@ class Checkpoint:
     confirmed: int = 0
     derived: int = 0
     durable: int = 0
+    entries: int = 0
+    summed_from: int = NEVER
 
     def encode(self) -> bytes:
         out = bytearray(CHECKPOINT_BYTES)
@@ -49,7 +56,7 @@ class Checkpoint:
             self.master_flushed,
             self.confirmed,
         )
-        ours = _OURS.pack(MAGIC, self.derived, self.durable)
+        ours = _OURS.pack(MAGIC, self.derived, self.durable, self.entries, self.summed_from)
         out[_OURS_AT : _OURS_AT + len(ours)] = ours
         _CRC.pack_into(out, _OURS_AT + len(ours), zlib.crc32(ours))
         return bytes(out)
@@ -60,9 +67,9 @@ class Checkpoint:
             return cls()
         log_at, queue_at, index_at, flushed, confirmed = _TIMES.unpack_from(data)
         reference = cls(log_at, queue_at, index_at, flushed, confirmed)
-        magic, derived, durable = _OURS.unpack_from(data, _OURS_AT)
+        magic, derived, durable, entries, summed_from = _OURS.unpack_from(data, _OURS_AT)
         ours = data[_OURS_AT : _OURS_AT + _OURS.size]
         (crc,) = _CRC.unpack_from(data, _OURS_AT + _OURS.size)
         if magic != MAGIC or crc != zlib.crc32(ours):
             return reference  # the reference's own file, or a damaged one: scan from the log's start
-        return replace(reference, derived=derived, durable=durable)
+        return replace(reference, derived=derived, durable=durable, entries=entries, summed_from=summed_from)

@@ -6,6 +6,7 @@ Owns which segments exist and that the next one lies ready before it is needed. 
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 
 from hotfire import core
@@ -13,6 +14,8 @@ from hotfire.errors import StoreCorrupt, StoreError
 from hotfire.protocol.record import BLANK_BYTES
 from hotfire.store.config import StoreConfig
 from hotfire.store.disk import Disk
+
+log = logging.getLogger("hotfire.store")
 
 ROOT = "commitlog"
 PREPARE_AT = 0.5
@@ -26,6 +29,7 @@ class CommitLog:
         self._disk = disk
         self._config = config
         self._coming: Future[int] | None = None
+        self._is_cramped = False
         self.segments: dict[int, int] = {}
         """First offset -> descriptor."""
         self.journal: core.Journal
@@ -90,7 +94,14 @@ class CommitLog:
                 following = last + self._config.segment_bytes
                 self._coming = self._disk.beside(lambda: self._allocate(following))
         elif self._coming.done():
-            self.add_segment()
+            try:
+                self.add_segment()
+            except OSError as error:  # there is half a segment left; tried again at the next tick
+                if not self._is_cramped:
+                    log.error("next log segment cannot be made reason=%s", error)
+                self._is_cramped = True
+            else:
+                self._is_cramped = False
 
     def add_segment(self) -> None:
         """The segment after the last, waiting for it if it is being made."""
@@ -103,16 +114,17 @@ class CommitLog:
     def _allocate(self, start: int) -> int:
         return self._disk.allocate(f"{ROOT}/{start:020d}", self._config.segment_bytes)
 
-    def last_two(self) -> list[int]:
-        """Descriptors of the segments an append may still be in."""
-        return list(self.segments.values())[-2:]
+    def holding(self, low: int, high: int) -> list[int]:
+        """Descriptors of the segments that hold bytes of [low, high)."""
+        size = self._config.segment_bytes
+        return [fd for start, fd in self.segments.items() if start < high and low < start + size]
 
     def close(self) -> None:
         if hasattr(self, "journal"):
             self.journal.close()
-        if self._coming is not None:
-            self._disk.close(self._coming.result())
-            self._coming = None
+        coming, self._coming = self._coming, None
+        if coming is not None and coming.exception() is None:
+            self._disk.close(coming.result())
         for fd in self.segments.values():
             self._disk.close(fd)
         self.segments.clear()

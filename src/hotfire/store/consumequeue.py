@@ -7,7 +7,10 @@ in the middle of a store into memory. The entries themselves are kept by `core.Q
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hotfire import core
+from hotfire.errors import StoreCorrupt
 from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.disk import Disk, Mapped
 
@@ -15,6 +18,8 @@ ROOT = "consumequeue"
 RESERVE_FIRST_BYTES = 64 << 10
 RESERVE_STEP_BYTES_MAX = 1 << 20
 COLD_WINDOWS_MAX = 2
+FILLER = 0, 0x7FFFFFFF, 0
+"""An entry that only keeps a place, as the reference writes it."""
 
 QueueKey = tuple[str, int]
 
@@ -32,40 +37,58 @@ class ConsumeQueue:
         self._tail_base = -1
         self._reserved = 0
         self._dirty: set[str] = set()
+        self._taken = 0
 
     # --- start-up ---
 
     def load(self, trusted_below: int) -> None:
         """Find the entries that point below `trusted_below`; later ones are written anew by recovery."""
-        bases = sorted(
-            int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal()
-        )
+        self.close()
+        bases = self._bases()
         queue = self.entries
-        queue.min = bases[0] if bases else 0
-        end = queue.min
+        end = queue.min = bases[0] if bases else 0
         for base in bases:
             self._open(base, self._file_bytes)
-            count = self._trusted_count(base, trusted_below)
+            count = self._count_while(base, lambda entry: entry[1] > 0 and entry[0] < trusted_below)
+            if base == bases[0]:
+                queue.min = base + self._count_while(base, lambda entry: entry == FILLER)
             end = base + count
             if count < self._per_file:
                 break
             if base != bases[-1]:
                 self._shut(base)
         queue.next = queue.max = end
-        self._tail_base = end - (end - queue.min) % self._per_file if bases else -1
+        queue.min = min(queue.min, end)
+        self._tail_base = end - end % self._per_file if bases else -1
         if self._tail_base in self._maps:
             self._reserved = (
                 self._file_bytes
             )  # whatever blocks it has; reserved for sure before the first append
             self._reserve_tail(min(self._file_bytes, (end - self._tail_base + 1) * ENTRY_BYTES))
 
-    def _trusted_count(self, base: int, below: int) -> int:
+    def _bases(self) -> list[int]:
+        """First entry of each file. A file of another size is refused: its entries would be misplaced."""
+        bases = []
+        for name in self._disk.names(self.directory):
+            if not name.isdecimal():
+                continue
+            size = self._disk.size(f"{self.directory}/{name}")
+            if size not in (0, self._file_bytes):  # 0: made, and not yet given its size
+                raise StoreCorrupt(
+                    f"queue file {self._disk.path(self.directory)}/{name} has {size} bytes, configured are "
+                    f"{self._file_bytes}: set mappedFileSizeConsumeQueue to the size this store was made "
+                    "with, or move its consumequeue directory away to have it made anew from the log"
+                )
+            bases.append(int(name) // ENTRY_BYTES)
+        return sorted(bases)
+
+    def _count_while(self, base: int, holds: Callable[[tuple[int, int, int]], bool]) -> int:
         low, high = 0, self._per_file
-        while low < high:  # entries that count are a prefix: offsets only grow
+        while low < high:  # what is asked for holds for a prefix: offsets only grow
             middle = (low + high) // 2
             entry = self.entries.entry(base + middle)
             assert entry is not None
-            if entry[1] > 0 and entry[0] < below:
+            if holds(entry):
                 low = middle + 1
             else:
                 high = middle
@@ -73,9 +96,7 @@ class ConsumeQueue:
 
     def cut(self) -> None:
         """Zeros behind the last entry: what a crash left there must never be believed."""
-        for base in sorted(
-            int(name) // ENTRY_BYTES for name in self._disk.names(self.directory) if name.isdecimal()
-        ):
+        for base in self._bases():
             if base + self._per_file <= self.entries.max:
                 continue
             start = max(0, self.entries.max - base) * ENTRY_BYTES
@@ -92,6 +113,7 @@ class ConsumeQueue:
         base = index - index % self._per_file
         if base != self._tail_base or base not in self._maps:
             if self._tail_base in self._maps:
+                self._dirty.add(self._file(self._tail_base))
                 self._shut(self._tail_base)
             if not self._disk.exists(self.directory):
                 self._disk.make_directory(self.directory)
@@ -110,12 +132,17 @@ class ConsumeQueue:
 
     def put(self, index: int, physical: int, size: int, tags: int) -> None:
         """Write an entry during recovery and make it visible."""
-        if self.entries.max == self.entries.min == 0 and index > 0 and self._tail_base < 0:
-            self.entries.min = index  # a queue whose older records are gone begins where the log does
-        if self.entries.entry(index) is None:
+        entries = self.entries
+        is_first = entries.max == entries.min == 0 and self._tail_base < 0
+        if entries.entry(index) is None:
             self._grow(index)
-        self.entries.put(index, physical, size, tags)
-        self.entries.max = index + 1
+        # a queue whose older records are gone begins where the log does; stale bytes before it stay unread
+        for missing in range(max(entries.max, index - index % self._per_file), index):
+            entries.put(missing, *FILLER)
+        if is_first:
+            entries.min = index
+        entries.put(index, physical, size, tags)
+        entries.max = index + 1
 
     # --- windows ---
 
@@ -144,10 +171,11 @@ class ConsumeQueue:
         self._maps.pop(base).close()
 
     def take_dirty(self) -> set[str]:
-        """Files with entries not yet known to be synced; the tail stays among them."""
+        """Files with entries that were not in a file taken before."""
         dirty, self._dirty = self._dirty, set()
-        if self._tail_base in self._maps:
-            self._dirty.add(self._file(self._tail_base))
+        if self._taken != self.entries.max and self._tail_base in self._maps:
+            dirty.add(self._file(self._tail_base))
+        self._taken = self.entries.max
         return dirty
 
     def close(self) -> None:

@@ -76,6 +76,8 @@ class Disk:
             _sync_directory(Path(self.path(relative)).parent)
         except OSError:
             os.close(fd)
+            with suppress(FileNotFoundError):
+                os.unlink(unfinished)  # half a segment takes the room a smaller thing might have had
             raise
         return fd
 
@@ -130,6 +132,7 @@ class Disk:
         try:
             if os.fstat(fd).st_size < size:
                 os.ftruncate(fd, size)
+                _sync_directory(Path(self.path(relative)).parent)  # what is synced later must have its name
             return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
             os.close(fd)

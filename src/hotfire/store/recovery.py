@@ -1,10 +1,12 @@
 """Start-up, told as one story.
 
     1. Open the log's segments. Read the checkpoint: up to `derived` every queue entry was on disk.
-    2. Open the queues and keep the entries that point below `derived`. The rest is written anew.
+    2. Open the queues and keep the entries that point below `derived`. The rest is written anew. If there are
+       not as many as the checkpoint counted, a queue was lost, and all are made anew from the log's start.
     3. Read the log from there. A record counts when its layout, its own offset and its checksums are right.
     4. The first place where that fails is the end, provided nothing known to be durable lies behind it:
-       a fault below the durable mark is damage, not a torn tail, and is never cut away.
+       a fault below the durable mark is damage, not a torn tail, and is never cut away. This is looked at
+       before anything is changed.
     5. Behind the end of the log and of each queue, zeros, synced: stale bytes must not come back to life.
 
 Knows the log, the queues and the checkpoint. Must not know topics' settings or clients.
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotfire.errors import StoreCorrupt
 from hotfire.protocol.record import SysFlag
+from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import Checkpoint
 from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.commitlog import CommitLog
@@ -25,7 +28,7 @@ from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
-from hotfire.store.scan import Scanned, scan_records
+from hotfire.store.scan import NEVER, Scanned, scan_records
 
 WINDOW_BYTES = 16 << 20
 """Larger than any record, so that a record cut by the window's end is whole in the next one."""
@@ -55,19 +58,22 @@ def recover(
     was_unclean: bool,
 ) -> Recovered:
     """Find the log's end and make the queues agree with it. Queues are opened through `open_queue`."""
-    start = max(min(checkpoint.derived, _last_end(commitlog, config)), commitlog.min_offset)
-    has_queues = bool(disk.names(QUEUE_ROOT))
-    if not has_queues:
-        start = commitlog.min_offset
+    oldest = commitlog.min_offset
+    start = max(min(checkpoint.derived, _last_end(commitlog, config)), oldest)
     queues = _load_queues(disk, open_queue, trusted_below=start)
+    entries = sum(queue.entries.max for queue in queues.values())
+    if start > oldest and entries != checkpoint.entries:
+        log.warning("queues are made anew from the log entries=%d expected=%d", entries, checkpoint.entries)
+        start = oldest
+        queues = _load_queues(disk, open_queue, trusted_below=start)
+    walk = _Walk(disk, config, commitlog, checkpoint)
+    walk.refuse_damage(start)
+    if start < checkpoint.derived:  # half-made queues must not be believed if we end before we are done
+        disk.write_whole(CHECKPOINT_FILE, replace(checkpoint, derived=start).encode())
     found = Recovered(end=start, last_timestamp=checkpoint.log_timestamp)
-    reason = _scan(disk, config, commitlog, found, lambda entry: _derive(entry, queues, open_queue))
-    if found.end < checkpoint.durable:
-        raise StoreCorrupt(
-            f"log record at offset {found.end} ({_place(disk, config, found.end)}) is damaged ({reason}), "
-            f"but the log was durable up to {checkpoint.durable}: restore this file from a copy; "
-            "nothing was changed"
-        )
+    reason = walk.scan(found, lambda entry: _derive(entry, queues, open_queue))
+    for fd in commitlog.holding(start, found.end):
+        disk.sync(fd)  # read back is not the same as on the disk
     # closed by us at this very end: everything behind it is as we left it, and we left zeros
     is_clean = not was_unclean and found.end == checkpoint.derived == checkpoint.durable
     if not is_clean:
@@ -102,35 +108,55 @@ def _load_queues(
     return queues
 
 
-def _scan(
-    disk: Disk,
-    config: StoreConfig,
-    commitlog: CommitLog,
-    found: Recovered,
-    derive: Callable[[Scanned], None],
-) -> str:
-    """Walk the log from `found.end`; leaves the end and the newest store time in `found`. Why it stopped."""
-    for start, fd in commitlog.segments.items():
-        segment_end = start + config.segment_bytes
-        if segment_end <= found.end:
-            continue
-        reason = "partial"
-        while found.end < segment_end:
-            window = disk.read(fd, min(WINDOW_BYTES, segment_end - found.end), found.end - start)
-            entries, consumed, reason = scan_records(window, found.end, True)
-            for entry in entries:
-                derive(entry)
-            if entries:
-                found.records += len(entries)
-                found.last_timestamp = max(found.last_timestamp, entries[-1].store_timestamp)
-            found.end += consumed
-            if reason != "partial" or consumed == 0:
-                break
-        if reason == "blank":
+class _Walk:
+    """Reads the log record by record."""
+
+    def __init__(self, disk: Disk, config: StoreConfig, commitlog: CommitLog, checkpoint: Checkpoint) -> None:
+        self._disk = disk
+        self._config = config
+        self._log = commitlog
+        self._checkpoint = checkpoint
+
+    def refuse_damage(self, start: int) -> None:
+        """Raise when a record between `start` and the durable mark is not sound."""
+        durable = self._checkpoint.durable
+        found = Recovered(end=start)
+        reason = self.scan(found, lambda entry: None, stop=durable) if start < durable else ""
+        if found.end < durable:
+            raise StoreCorrupt(
+                f"log record at offset {found.end} ({_place(self._disk, self._config, found.end)}) is "
+                f"damaged ({reason}), but the log was durable up to {durable}: restore this file from a "
+                "copy; nothing was changed"
+            )
+
+    def scan(self, found: Recovered, derive: Callable[[Scanned], None], stop: int = NEVER) -> str:
+        """Walk on from `found.end`, at least to `stop` if the log goes that far; why it ended.
+
+        Leaves the end and the newest store time in `found`.
+        """
+        size, summed_from = self._config.segment_bytes, self._checkpoint.summed_from
+        for start, fd in self._log.segments.items():
+            segment_end = start + size
+            if segment_end <= found.end:
+                continue
+            reason = "partial"
+            while found.end < segment_end:
+                if found.end >= stop:
+                    return "stop"
+                window = self._disk.read(fd, min(WINDOW_BYTES, segment_end - found.end), found.end - start)
+                entries, consumed, reason = scan_records(window, found.end, True, summed_from)
+                for entry in entries:
+                    derive(entry)
+                if entries:
+                    found.records += len(entries)
+                    found.last_timestamp = max(found.last_timestamp, entries[-1].store_timestamp)
+                found.end += consumed
+                if reason != "partial" or consumed == 0:
+                    break
+            if reason != "blank":
+                return reason
             found.end = segment_end
-            continue
-        return reason
-    return "end"
+        return "end"
 
 
 def _derive(entry: Scanned, queues: dict[tuple[str, int], ConsumeQueue], open_queue: OpenQueue) -> None:

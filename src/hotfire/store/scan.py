@@ -23,6 +23,8 @@ from hotfire.protocol.record import (
 )
 
 _SIZE_AND_MAGIC = struct.Struct(">II")
+NEVER = (1 << 63) - 1
+"""Log offset behind every record: none needs to end in its checksum."""
 
 
 class Scanned(NamedTuple):
@@ -38,18 +40,24 @@ class Scanned(NamedTuple):
     sys_flag: int
 
 
-def scan_records(buffer: Buffer, base: int, verify: bool) -> tuple[list[Scanned], int, str]:
+def scan_records(
+    buffer: Buffer, base: int, verify: bool, summed_from: int = NEVER
+) -> tuple[list[Scanned], int, str]:
     """Records from the start of `buffer`, which lies at log offset `base`; bytes they take; why it stopped.
 
-    The reason: "partial" (the buffer ends), "blank" (rest of the segment unused), "end" (zeros) or the fault.
+    Records at or behind log offset `summed_from` are known to have been written with a checksum over all of
+    them: one that lacks it was torn. The reason: "partial" (the buffer ends), "blank" (rest of the segment
+    unused), "end" (zeros) or the fault.
     """
     if not core.COMPILED:
-        return scan_records_plain(buffer, base, verify)
-    entries, consumed, reason = core.scan_records(buffer, base, verify)
+        return scan_records_plain(buffer, base, verify, summed_from)
+    entries, consumed, reason = core.scan_records(buffer, base, verify, summed_from)
     return [Scanned._make(entry) for entry in entries], consumed, reason
 
 
-def scan_records_plain(buffer: Buffer, base: int, verify: bool) -> tuple[list[Scanned], int, str]:
+def scan_records_plain(
+    buffer: Buffer, base: int, verify: bool, summed_from: int = NEVER
+) -> tuple[list[Scanned], int, str]:
     view = memoryview(buffer)
     entries: list[Scanned] = []
     at = 0
@@ -70,7 +78,7 @@ def scan_records_plain(buffer: Buffer, base: int, verify: bool) -> tuple[list[Sc
             record = decode_record(raw, check_crc=False)
         except RecordInvalid:
             return entries, at, "layout"
-        if verify and not record_checksum_ok(raw):
+        if verify and not record_checksum_ok(raw, require_crc=base + at >= summed_from):
             return entries, at, "checksum"
         if record.physical_offset != base + at:
             return entries, at, "physical offset"

@@ -18,27 +18,31 @@ import logging
 import os
 import select
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
 from hotfire import core
 from hotfire.errors import StoreReadOnly
 from hotfire.protocol.record import CRC_PROPERTY_BYTES, Record, encode_record, parse_properties, tags_code
+from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import Checkpoint
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
 from hotfire.store.recovery import Recovered, recover
+from hotfire.store.scan import NEVER
 from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.store")
 
-CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE = "checkpoint", "abort", "lock"
+ABORT_FILE, LOCK_FILE = "abort", "lock"
 COUNT_MAX_MEMORY, COUNT_MAX_DISK = 32, 8
 BYTES_MAX_MEMORY, BYTES_MAX_DISK = 256 << 10, 64 << 10
 SCAN_ENTRIES_MAX = 800
 PULL_LIMITS = (COUNT_MAX_MEMORY, COUNT_MAX_DISK, BYTES_MAX_MEMORY, BYTES_MAX_DISK, SCAN_ENTRIES_MAX)
+WAIT_MS_MAX = 30_000
 MEMORY_SHARE = 0.4
 """Records within this share of the machine's memory of the log's end are taken to be in the page cache."""
 
@@ -91,6 +95,8 @@ class Store:
         self._flushed_log_at = self._flushed_queues_at = 0
         self._memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self._synced = self._derived = 0
+        self._counted = 0, 0
+        self._summed_from = NEVER
         self.fault: str | None = None
         self.recovered = Recovered(0)
         self.was_unclean = False
@@ -111,6 +117,8 @@ class Store:
         self._log.start(self.recovered.end)
         self.journal.last_timestamp = self.recovered.last_timestamp
         self._synced = self._derived = self.recovered.end
+        if self._config.append_crc:
+            self._summed_from = min(checkpoint.summed_from, self.recovered.end)
         self._reader = disk.reader()
         if self.was_unclean:
             log.warning("store was not closed cleanly root=%s end=%d", disk.root, self.recovered.end)
@@ -124,11 +132,12 @@ class Store:
         while self.fault is None and (self.journal.busy or self.journal.pending):
             self.submit()
             _wait(self.journal.fileno())
-            self.complete()
+            with suppress(StoreReadOnly):  # then `fault` ends this, and `abort` stays
+                self.complete()
         if self.fault is None:
-            for fd in self._log.last_two():
+            for fd in self._log.holding(self.flushed_end, self.readable_end):
                 self._disk.sync(fd)
-            self._synced = self.journal.written
+            self._synced = self.readable_end
             self._sync_queues(self._dirty_files(), self._checkpoint())
             self._disk.remove(ABORT_FILE)
         self._reader.close()
@@ -280,7 +289,7 @@ class Store:
         queues_due = now_ms - self._flushed_queues_at >= config.queue_flush_interval_ms
         if not (log_due or queues_due):
             return
-        descriptors = self._log.last_two() if log_due or (queues_due and not config.sync_flush) else []
+        descriptors = self._log.holding(self.flushed_end, target)
         dirty = self._dirty_files() if queues_due else set()
         checkpoint = self._checkpoint()
         self._flushed_log_at = now_ms
@@ -303,8 +312,18 @@ class Store:
 
     def _checkpoint(self) -> Checkpoint:
         """True of the disk once the log and the dirty queue files have been synced."""
+        if not self.dispatch_behind:  # else entries behind `_derived` may be there and would be counted too
+            self._counted = self._derived, sum(queue.entries.max for queue in self._queues.values())
+        derived, entries = self._counted
         stamp = self.journal.last_timestamp
-        return Checkpoint(stamp, stamp, derived=self._derived, durable=self.journal.written)
+        return Checkpoint(
+            stamp,
+            stamp,
+            derived=derived,
+            durable=self.journal.written,
+            entries=entries,
+            summed_from=self._summed_from,
+        )
 
     def _sync_queues(self, files: set[str], checkpoint: Checkpoint) -> None:
         for file in files:
@@ -372,4 +391,6 @@ class Store:
 
 
 def _wait(fd: int) -> None:
-    select.select([fd], [], [], 30.0)
+    poll = select.poll()  # select() takes no descriptor above 1023
+    poll.register(fd, select.POLLIN)
+    poll.poll(WAIT_MS_MAX)
