@@ -12,6 +12,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from hotfire import core
 from hotfire.broker import access, handlers
@@ -82,7 +83,8 @@ class Broker(Heart):
         return [(self.store.fileno(), self._turn_done), (self.store.reader_fileno(), self._reads_done)]
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
-        at, size, lane = 0, len(data), self.fast.lane
+        at, size = 0, len(data)
+        lane = self.fast.lane if self.store.fault is None else None  # a failed store is refused by handlers
         while at < size:
             if lane is not None:
                 consumed, following, waiting, ready, commits = lane.serve(
@@ -97,8 +99,7 @@ class Broker(Heart):
                     self.offsets.commit(topic, group, queue_id, offset)
                 if following == NEXT_PARTIAL:
                     break
-                if following == NEXT_SEGMENT:
-                    self._add_segment()
+                if following == NEXT_SEGMENT and self._add_segment():
                     continue
                 if following == NEXT_FULL:
                     self._hold(connection)
@@ -116,12 +117,13 @@ class Broker(Heart):
             self.wants_turn = True
         return at
 
-    def _add_segment(self) -> None:
+    def _add_segment(self) -> bool:
+        """Room for what the lane holds; False when there is none, and the handler refuses the message."""
         try:
             self.store.add_segment()
-        except OSError as error:
-            self.store.fail(f"a new log segment could not be made: {error}")
-            raise RemoteProtocolError(f"no room for the log: {error}") from None
+        except OSError:
+            return False
+        return True
 
     def _hold(self, connection: Connection) -> None:
         connection.hold()
@@ -134,6 +136,8 @@ class Broker(Heart):
 
     def tick(self, now_ms: int) -> None:
         self._wake(self.store.tick(now_ms))
+        if self.store.fault is not None:
+            self._drop_replies()
         for pull in self.parked.due(now_ms):
             handlers.pull.resume(self, pull)
         if now_ms - self._rechecked_ms >= RECHECK_PERIOD_MS:
@@ -154,7 +158,10 @@ class Broker(Heart):
 
     def close(self, now_ms: int) -> None:
         """Write the tables and close the store. Replies still waiting are sent as their turns complete."""
-        self.offsets.save(now_ms)
+        try:
+            self.offsets.save(now_ms)
+        except OSError as error:  # messages matter more: the log is closed properly all the same
+            log.error("offsets not written, messages will be delivered again reason=%s", error)
         self.store.close()
         if self.store.fault is None:
             self._release_replies()
@@ -184,10 +191,13 @@ class Broker(Heart):
             connection.write(data)
 
     def _drop_replies(self) -> None:
-        """The log failed: nobody may be told that these records are safe. Their clients are hung up on."""
+        """The store failed: nobody may be told that these records are safe. Their clients are hung up on."""
         for _, connection, _ in self._waiting:
             connection.close()
+        for connection in self.held:
+            connection.close()
         self._waiting.clear()
+        self.held.clear()
 
     def _reads_done(self, now_ms: int) -> None:
         for token, data in self.store.fetched():
@@ -216,13 +226,21 @@ class Broker(Heart):
             return
         try:
             call = Call(connection, command, declared.from_command(command), now_ms)
-            access.check(call)
-            outcome = handler(self, call)
-        except (BlockingIOError, RemoteProtocolError) as error:
-            if isinstance(error, MalformedRequest):
-                self._reply(connection, command, Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
-                return
+        except MalformedRequest as error:
+            self._reply(connection, command, Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            return
+        access.check(call)
+        self.serve(call, declared, lambda: handler(self, call))
+
+    def serve(self, call: Call[Any], declared: type[Request], work: Callable[[], Outcome]) -> None:
+        """Send what `work` comes to: its outcome, or the refusal its error stands for."""
+        connection, command = call.connection, call.command
+        try:
+            outcome = work()
+        except BlockingIOError:
             raise
+        except RemoteProtocolError as error:  # a body that is not what its code says
+            outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
         except Refused as refusal:
             outcome = refusal.answer
         except BrokerRefused as error:

@@ -7,7 +7,7 @@ import logging
 from hotfire.broker.broker import Broker
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.registration import Registration
-from hotfire.errors import StoreError
+from hotfire.errors import StoreError, StoreReadOnly
 from hotfire.net.server import Server, bind, local_address, now_ms, resolve
 from hotfire.protocol.record import Host
 from hotfire.store.disk import Disk
@@ -69,4 +69,7 @@ class BrokerProgram:
         self._server.stop()
         self.broker.close(now_ms())
         await self._server.close()
-        log.info("broker closed end=%d", self.broker.store.end)
+        store = self.broker.store
+        log.info("broker closed end=%d", store.end)
+        if store.fault is not None:  # whoever started us must not take this for an orderly end
+            raise StoreReadOnly(f"the store failed: {store.fault}; repair the disk before the next start")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hotfire import core
-from hotfire.errors import StoreReadOnly
+from hotfire.errors import StoreFull, StoreReadOnly
 from hotfire.protocol.record import CRC_PROPERTY_BYTES, Record, encode_record, parse_properties, tags_code
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import Checkpoint
@@ -212,7 +212,7 @@ class Store:
         size = len(encode_record(placed, append_crc=False))
         if self._config.append_crc:
             size += CRC_PROPERTY_BYTES + bool(record.properties and not record.properties.endswith(b"\x02"))
-        physical = self._log.reserve(size)
+        physical = self._reserve(size)
         data = encode_record(
             dataclasses.replace(placed, physical_offset=physical), append_crc=self._config.append_crc
         )
@@ -220,6 +220,16 @@ class Store:
         end = journal.append(data, queue, queue.claim(), tags_code(parse_properties(record.properties)))
         journal.last_timestamp = placed.store_timestamp
         return Appended(physical, placed.queue_offset, end)
+
+    def _reserve(self, size: int) -> int:
+        try:
+            return self._log.reserve(size)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise StoreFull(
+                f"no room for the log: {error.strerror}; free some space below {self._disk.root}"
+            ) from None
 
     def check_writeable(self) -> None:
         if self.fault is not None:

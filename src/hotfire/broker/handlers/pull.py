@@ -191,8 +191,7 @@ def arrived(broker: Broker, parked: ParkedPull) -> None:
 def resume(broker: Broker, parked: ParkedPull) -> None:
     """Run a call that is no longer parked for the last time: whatever it finds is the answer."""
     call = cast("Call[PullMessage]", parked.call)
-    outcome = run(broker, call, parked.scanned, parked.codes, may_park=False)
-    broker.answer(call.connection, call.command, PullMessage, outcome)
+    broker.serve(call, PullMessage, lambda: run(broker, call, parked.scanned, parked.codes, may_park=False))
 
 
 def fetched(broker: Broker, token: object, data: bytes | int) -> None:
