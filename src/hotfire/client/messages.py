@@ -26,6 +26,7 @@ from hotfire.protocol.record import (
     SysFlag,
     iter_records,
     parse_properties,
+    without_crc,
 )
 from hotfire.protocol.requests import SendMessageV2
 
@@ -124,7 +125,8 @@ def received_messages(body: Buffer, broker_name: str) -> Iterator[ReceivedMessag
         if record.sys_flag & SysFlag.INNER_BATCH and record.sys_flag & SysFlag.NEED_UNWRAP:
             yield from _unpack(record, broker_name)
         else:
-            yield _received(record, broker_name, record.body, parse_properties(record.properties), 0)
+            properties = parse_properties(without_crc(record.properties))
+            yield _received(record, broker_name, record.body, properties, 0)
 
 
 def _unpack(record: Record, broker_name: str) -> Iterator[ReceivedMessage]:

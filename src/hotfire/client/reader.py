@@ -133,7 +133,11 @@ class TopicReader:
             await self._take_up_new_queues()
 
     async def _take_up_new_queues(self) -> None:
-        route = await self._instance.routes.to_read(self.topic, CALL_TIMEOUT_S)
+        try:
+            route = await self._instance.routes.to_read(self.topic, CALL_TIMEOUT_S)
+        except HotfireError as error:
+            log.warning("topic=%s has no route just now: %s", self.topic, error)
+            return
         for queue in route.read_queues:
             if queue not in self._tasks:
                 self._tasks[queue] = self._spawn(self._read(queue, 0, None))

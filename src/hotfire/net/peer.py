@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import cast
 
@@ -56,6 +57,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _reason(error: OSError) -> str:
+    # For a refused connection asyncio's own text has the address again, and not the reason.
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
 class Peer:
     """A connection to a broker or name server. Use it from the loop that dialled it.
 
@@ -95,7 +103,7 @@ class Peer:
         except TimeoutError:
             raise ConnectError(f"{address}: no connection within {timeout_s:g} s") from None
         except OSError as error:
-            raise ConnectError(f"{address}: {error.strerror or error}") from None
+            raise ConnectError(f"{address}: {_reason(error)}") from None
         return peer
 
     async def __aenter__(self) -> Peer:

@@ -1,0 +1,87 @@
+"""What the client commands share: the name server option, a loop that Ctrl-C ends, messages as text."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Coroutine
+from datetime import datetime
+from typing import Any
+
+from hotfire.model import ReceivedMessage
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+
+def add_namesrv(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-n", "--namesrv", metavar="ADDRS",
+        default=os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV,
+        help="name servers, host:port;host:port (NAMESRV_ADDR, now %(default)s)",
+    )  # fmt: skip
+
+
+def run_client(work: Coroutine[Any, Any, int]) -> int:
+    """Run to the end; Ctrl-C cancels, and is raised once everything is closed."""
+    return asyncio.run(work)
+
+
+def message_json(message: ReceivedMessage) -> str:
+    """One line of JSON. A body that is not UTF-8 comes as `bodyBase64`."""
+    shown: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queueId": message.queue.queue_id,
+        "queueOffset": message.queue_offset,
+        "messageId": message.message_id,
+        "offsetMessageId": message.offset_message_id,
+        "bornTimestamp": message.born_timestamp_ms,
+        "bornHost": message.born_host,
+        "storeTimestamp": message.store_timestamp_ms,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        "reconsumeTimes": message.reconsume_times,
+    }
+    if message.compression:
+        shown["compression"] = message.compression
+    text = _text(message)
+    if text is None:
+        shown["bodyBase64"] = base64.b64encode(message.body).decode()
+    else:
+        shown["body"] = text
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def message_line(message: ReceivedMessage) -> str:
+    """One line for people: where, when, tag, keys, body."""
+    stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000).astimezone()
+    queue = message.queue
+    parts = [
+        f"{queue.broker_name}/{queue.queue_id}@{message.queue_offset}",
+        stored.isoformat(sep=" ", timespec="milliseconds")[:23],
+    ]
+    if message.tag:
+        parts.append(f"tag={message.tag}")
+    if message.keys:
+        parts.append(f"keys={','.join(message.keys)}")
+    text = _text(message)
+    if text is None:
+        kind = f"{message.compression}-compressed" if message.compression else "binary"
+        parts.append(f"<{len(message.body)} bytes, {kind}>")
+    else:
+        # One message, one line, and nothing that moves the cursor.
+        parts.append("".join(one if one.isprintable() else repr(one)[1:-1] for one in text))
+    return "  ".join(parts)
+
+
+def _text(message: ReceivedMessage) -> str | None:
+    if message.compression:
+        return None
+    try:
+        return message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
