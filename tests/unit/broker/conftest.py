@@ -12,6 +12,7 @@ from hotfire.core import plain
 from tests.unit.broker.harness import Harness
 
 LANE, HANDLERS, PLAIN = "lane", "handlers", "plain"
+sync_for_real = os.fdatasync
 
 Make = Callable[..., Harness]
 
