@@ -117,7 +117,7 @@ class CommitLog:
     def holding(self, low: int, high: int) -> list[int]:
         """Descriptors of the segments that hold bytes of [low, high)."""
         size = self._config.segment_bytes
-        return [fd for start, fd in self.segments.items() if start < high and low < start + size]
+        return [fd for start, fd in self.segments.items() if max(start, low) < min(start + size, high)]
 
     def close(self) -> None:
         if hasattr(self, "journal"):

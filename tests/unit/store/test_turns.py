@@ -1,0 +1,337 @@
+"""Turns, positions and periodic work: what is safe when, what is synced when, and what a failure leaves."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hotfire.errors import StoreError, StoreReadOnly
+from hotfire.store.checkpoint import Checkpoint
+from hotfire.store.store import ReadStatus
+from tests.unit.store.driven import NOW_MS, Driven, ring
+
+pytestmark = pytest.mark.core
+
+
+class Syncs:
+    """The descriptors a store's own disk work has synced. The flusher's syncs are not seen here."""
+
+    def __init__(self, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[int] = []
+        self.files: list[str] = []
+        disk = driven.store._disk
+        sync, sync_file = disk.sync, disk.sync_file
+        monkeypatch.setattr(disk, "sync", lambda fd: (self.log.append(fd), sync(fd)))
+        monkeypatch.setattr(disk, "sync_file", lambda name: (self.files.append(name), sync_file(name)))
+
+
+def checkpoint(driven: Driven) -> Checkpoint:
+    return Checkpoint.decode((driven.root / "checkpoint").read_bytes())
+
+
+# --- what is readable ---
+
+
+def test_nothing_is_readable_before_its_turn_is_complete(tmp_path: Path) -> None:
+    """Appended, submitted, written: only after complete() does a reader or an acknowledgement see it."""
+    with Driven(tmp_path / "store") as driven:
+        sent = driven.send("t", 0, b"one")
+        for step in (lambda: None, driven.store.submit):
+            step()
+            assert driven.store.readable_end == 0
+            assert driven.store.end == sent.end
+            assert (
+                driven.store.read("t", 0, 0, count_max=1, bytes_max=1).status
+                is ReadStatus.NO_MESSAGE_IN_QUEUE
+            )
+        ring(driven.store.fileno())
+        assert driven.store.readable_end == 0
+        driven.store.complete()
+        assert driven.store.readable_end == driven.store.flushed_end == sent.end
+        driven.check([sent])
+
+
+def test_a_turn_fills_while_the_one_before_is_written(tmp_path: Path) -> None:
+    """At most one turn is in the flusher's hands; what comes meanwhile waits for the next."""
+    with Driven(tmp_path / "store") as driven:
+        first = driven.send("t", 0, b"one")
+        assert driven.store.submit()
+        second = driven.send("t", 0, b"two")
+        assert not driven.store.submit(), "the flusher still has the first"
+        ring(driven.store.fileno())
+        driven.store.complete()
+        assert driven.store.readable_end == first.end
+        assert driven.store.submit()
+        ring(driven.store.fileno())
+        driven.store.complete()
+        assert driven.store.readable_end == second.end
+        assert not driven.store.submit(), "nothing to write"
+
+
+def test_a_full_turn_says_so(tmp_path: Path) -> None:
+    """More than a turn takes is refused until it has been handed over; nothing is half appended."""
+    with Driven(tmp_path / "store", turn_bytes_max=1000) as driven:
+        with pytest.raises(BlockingIOError, match="is full"):
+            for i in range(20):
+                driven.send("t", 0, b"%d" % i)
+        assert 0 < len(driven.sent) < 20
+        driven.turn()
+        driven.send("t", 0, b"room again")
+        driven.turn()
+        driven.check(driven.sent)
+
+
+def test_a_record_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
+    """It could never be stored; the log goes on."""
+    with Driven(tmp_path / "store", segment_bytes=4096) as driven:
+        with pytest.raises(StoreError, match="does not fit a log segment of 4096"):
+            driven.send("t", 0, bytes(4096))
+        driven.send("t", 0, b"fits")
+        driven.turn()
+        driven.check(driven.sent)
+
+
+def test_watched_queues_are_told(tmp_path: Path) -> None:
+    """complete() names the queues that got entries and that someone waits on, once each."""
+    with Driven(tmp_path / "store") as driven:
+        for queue_id in (0, 1):
+            driven.store.queue("t", queue_id).watched = queue_id
+        for i in range(6):
+            driven.send("t", i % 2, b"")
+        driven.store.submit()
+        ring(driven.store.fileno())
+        assert driven.store.complete() == [driven.store.queue("t", 1)]
+
+
+# --- ASYNC_FLUSH ---
+
+
+def test_async_flush_syncs_with_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written is readable; on the disk it is with the first tick an interval after the last sync."""
+    with Driven(tmp_path / "store", sync_flush=False, flush_interval_ms=500) as driven:
+        driven.tick(5000)
+        sent = driven.send("t", 0, b"one")
+        driven.turn()
+        syncs = Syncs(driven, monkeypatch)
+        assert (driven.store.readable_end, driven.store.flushed_end) == (sent.end, 0)
+        driven.tick(499)
+        assert driven.store.flushed_end == 0
+        assert not syncs.log
+        driven.tick(1)
+        assert driven.store.flushed_end == sent.end
+        assert len(syncs.log) == 1
+        driven.tick(500)
+        assert len(syncs.log) == 1, "nothing new, nothing to sync"
+
+
+@pytest.mark.parametrize("how", ["tick", "close", "recovery"])
+def test_every_segment_written_to_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """However many segments lie between two syncs, none is called durable that was not synced."""
+    driven = Driven(tmp_path / "store", segment_bytes=4096, sync_flush=False).open()
+    driven.tick(1000)
+    for i in range(60):
+        driven.send("t", 0, bytes(300 + i))
+        driven.turn()
+    assert driven.store.end > 4 * 4096
+    if how == "recovery":
+        driven = driven.crash_image(tmp_path / "image")
+    syncs = Syncs(driven, monkeypatch)
+    if how == "tick":
+        driven.tick(1000)
+    elif how == "recovery":
+        driven.open()
+    written = {fd for start, fd in driven.store._log.segments.items() if start < driven.store.end}
+    if how == "close":
+        driven.store.close()
+    assert len(written) > 4
+    assert written <= set(syncs.log)
+    assert checkpoint(driven).durable == driven.sent[-1].end
+    if how != "close":
+        driven.store.close()
+
+
+def test_sync_flush_leaves_the_log_to_the_flusher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In SYNC_FLUSH ticks sync the queues, never the log."""
+    with Driven(tmp_path / "store") as driven:
+        driven.send("t", 0, b"one")
+        driven.turn()
+        syncs = Syncs(driven, monkeypatch)
+        driven.tick(1000)
+        assert not syncs.log
+        assert syncs.files == ["consumequeue/t/0/00000000000000000000"]
+
+
+# --- checkpoint ---
+
+
+@pytest.mark.parametrize("sync_flush", [True, False])
+def test_the_checkpoint_follows_the_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool
+) -> None:
+    """Each interval with news: log, then queue files, then the checkpoint that speaks of them."""
+    with Driven(tmp_path / "store", sync_flush=sync_flush) as driven:
+        driven.tick(1000)
+        for i in range(10):
+            driven.send("t", i % 2, b"%d" % i)
+        driven.turn()
+        assert checkpoint(driven).durable == 0
+        order: list[str] = []
+        disk = driven.store._disk
+        for name in ("sync", "sync_file", "write_whole"):
+            real = getattr(disk, name)
+            monkeypatch.setattr(
+                disk, name, lambda *a, _real=real, _name=name, **k: (order.append(_name), _real(*a, **k))
+            )
+        driven.tick(999)
+        driven.tick(1)
+        assert order == ([] if sync_flush else ["sync"]) + ["sync_file"] * 2 + ["write_whole"]
+        written = checkpoint(driven)
+        assert (written.derived, written.durable) == (driven.store.end, driven.store.end)
+        assert written.entries == 10
+        assert written.log_timestamp == written.queue_timestamp == NOW_MS + 1000
+        order.clear()
+        driven.tick(1000)
+        assert order == [], "nothing new, nothing to write"
+
+
+def test_only_queues_with_news_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand idle queues cost no sync; a file that was left for the next one is not forgotten."""
+    with Driven(tmp_path / "store", queue_file_bytes=100) as driven:
+        for queue_id in range(5):
+            driven.send("t", queue_id, b"")
+        driven.turn()
+        driven.tick(1000)
+        syncs = Syncs(driven, monkeypatch)
+        for _ in range(5):
+            driven.send("t", 3, b"")
+        driven.turn()
+        driven.tick(1000)
+        assert sorted(syncs.files) == [f"consumequeue/t/3/{at:020d}" for at in (0, 100)]
+
+
+# --- failures ---
+
+
+def replace_descriptor(driven: Driven, path: str) -> None:
+    """Let the last segment's descriptor be something else from here on."""
+    fd = next(reversed(driven.store._log.segments.values()))
+    other = os.open(path, os.O_RDONLY if path != "/dev/null" else os.O_RDWR)
+    os.dup2(other, fd)
+    os.close(other)
+
+
+@pytest.mark.parametrize("step", ["pwrite", "fdatasync"])
+def test_a_failed_log_write_ends_all_writing(tmp_path: Path, step: str) -> None:
+    """A write or a sync that failed: nothing of that turn counts, nothing more is taken, reads go on."""
+    driven = Driven(tmp_path / "store").open()
+    kept = [driven.send("t", 0, b"before %d" % i) for i in range(3)]
+    driven.turn()
+    segment = tmp_path / "store" / "commitlog" / ("0" * 20)
+    # /dev/null takes the write and has nothing to sync; a read-only descriptor does not take the write
+    replace_descriptor(driven, str(segment) if step == "pwrite" else "/dev/null")
+    driven.send("t", 0, b"lost")
+    driven.store.submit()
+    driven.send("t", 0, b"lost too")
+    ring(driven.store.fileno())
+    with pytest.raises(StoreReadOnly, match="the log could not be written"):
+        driven.store.complete()
+    assert driven.store.readable_end == kept[-1].end
+    assert driven.store.fault is not None
+    assert not driven.store.submit(), "a failed turn is not tried again"
+    with pytest.raises(StoreReadOnly, match="repair the disk and restart"):
+        driven.send("t", 0, b"refused")
+    assert driven.store.tick(driven.now_ms + 10_000) == []
+    if step == "pwrite":
+        driven.check(kept)
+    driven.store.close()
+    assert (tmp_path / "store" / "abort").exists(), "the next start must look for the end"
+    with driven.on(driven.root) as again:
+        again.check(kept)
+
+
+@pytest.mark.parametrize("step", ["pwrite", "fdatasync"])
+def test_a_failure_while_closing_is_no_clean_close(tmp_path: Path, step: str) -> None:
+    """The last turn fails: close() comes back, `abort` stays, what was safe is there at the next start."""
+    driven = Driven(tmp_path / "store").open()
+    kept = [driven.send("t", 0, b"before")]
+    driven.turn()
+    replace_descriptor(
+        driven, str(tmp_path / "store" / "commitlog" / ("0" * 20)) if step == "pwrite" else "/dev/null"
+    )
+    driven.send("t", 0, b"lost")
+    driven.store.close()
+    assert driven.store.fault is not None
+    assert (tmp_path / "store" / "abort").exists()
+    with driven.on(driven.root) as again:
+        again.check(kept)
+
+
+def test_a_failed_sync_beside_the_loop_ends_writing_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ASYNC_FLUSH: the sync that fails is noticed at the next tick, and the flushed position did not move."""
+    driven = Driven(tmp_path / "store", sync_flush=False).open()
+    driven.send("t", 0, b"one")
+    driven.turn()
+
+    def broken(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(driven.store._disk, "sync", broken)
+    driven.tick(1000)
+    driven.tick(1)
+    assert driven.store.flushed_end == 0
+    assert "Input/output error" in (driven.store.fault or "")
+    with pytest.raises(StoreReadOnly):
+        driven.send("t", 0, b"refused")
+    driven.store.close()
+    assert (tmp_path / "store" / "abort").exists()
+
+
+def test_no_room_for_queue_entries_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has the records: their entries come once there is room, and a crash before that loses none."""
+    with Driven(tmp_path / "store", queue_file_bytes=100) as driven:
+        driven.send("t", 0, b"before")
+        driven.turn()
+        disk = driven.store._disk
+        real = disk.reserve
+
+        def full(relative: str, size: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(disk, "reserve", full)
+        for i in range(8):
+            driven.send("t", 0, b"%d" % i)
+        driven.turn()
+        assert driven.store.dispatch_behind > 0
+        driven.tick(1000)
+        with driven.crash_image(tmp_path / "image") as image:
+            image.check(driven.sent)
+        monkeypatch.setattr(disk, "reserve", real)
+        driven.tick(1000)
+        assert driven.store.dispatch_behind == 0
+        driven.check(driven.sent)
+
+
+# --- segments ahead of need ---
+
+
+def test_the_next_segment_is_there_before_it_is_needed(tmp_path: Path) -> None:
+    """Half a segment full: a tick makes the next one beside the loop; appends then do not wait for it."""
+    with Driven(tmp_path / "store", segment_bytes=4096) as driven:
+        while driven.store.end <= 2048:
+            driven.send("t", 0, bytes(200))
+        driven.turn()
+        assert [path.name for path in sorted((driven.root / "commitlog").iterdir())] == ["0" * 20]
+        driven.tick()
+        driven.store._disk.beside(lambda: None).result()
+        names = [path.name for path in sorted((driven.root / "commitlog").iterdir())]
+        assert names == ["0" * 20, f"{4096:020d}"]
+        driven.tick()
+        driven.store._disk.allocate = None  # type: ignore[method-assign, assignment]  # not called from here on
+        while driven.store.end < 4096 + 1000:
+            driven.send("t", 0, bytes(200))
+        driven.turn()
+        driven.check(driven.sent)
