@@ -24,6 +24,16 @@ static PyObject *py_java_hash(PyObject *module, PyObject *args) {
     return PyLong_FromLong(result);
 }
 
+static PyObject *py_key_hash(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer topic, key;
+    if (!PyArg_ParseTuple(args, "y*y*", &topic, &key)) return NULL;
+    uint32_t hash = hf_key_hash((hf_slice){topic.buf, (uint32_t)topic.len}, (hf_slice){key.buf, (uint32_t)key.len});
+    PyBuffer_Release(&topic);
+    PyBuffer_Release(&key);
+    return PyLong_FromUnsignedLong(hash);
+}
+
 static PyObject *slice_bytes(hf_slice s) { return PyBytes_FromStringAndSize((const char *)s.p, s.size); }
 
 /* read_frame(data, frame_max) -> (code, flag, opaque, {key: value}, body), or a word: partial, strange, length */
@@ -90,6 +100,7 @@ static PyObject *py_encode_record(PyObject *module, PyObject *args, PyObject *kw
 static PyMethodDef functions[] = {
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, crc=0)"},
     {"java_hash", py_java_hash, METH_VARARGS, "java_hash(utf8) -> signed 32-bit hash of the string"},
+    {"key_hash", py_key_hash, METH_VARARGS, "key_hash(topic, key) -> what the key index files it under"},
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
     {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_VARARGS | METH_KEYWORDS, "One stored record."},
     {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from) -> (entries, consumed, reason)"},
@@ -98,11 +109,11 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "hotfire.core._core", .m_size = -1, .m_methods = functions};
 
 PyMODINIT_FUNC PyInit__core(void) {
-    PyTypeObject *const types[] = {&hf_queue_type, &hf_journal_type, &hf_reader_type, &hf_lane_type};
-    const char *const names[] = {"Queue", "Journal", "Reader", "Lane"};
+    PyTypeObject *const types[] = {&hf_queue_type, &hf_journal_type, &hf_reader_type, &hf_lane_type, &hf_index_type};
+    const char *const names[] = {"Queue", "Journal", "Reader", "Lane", "KeyIndex"};
     PyObject *module = PyModule_Create(&module_def);
     if (!module) return NULL;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         if (PyType_Ready(types[i])) return NULL;
         Py_INCREF(types[i]);
         if (PyModule_AddObject(module, names[i], (PyObject *)types[i])) return NULL;

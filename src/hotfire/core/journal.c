@@ -152,6 +152,43 @@ int hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_
     return 1;
 }
 
+int hf_journal_index_later(hf_journal *j, int64_t physical, int64_t timestamp, uint32_t hash) {
+    if (j->keyed_count == j->keyed_room) {
+        size_t room = j->keyed_room ? j->keyed_room * 2 : 1024;
+        hf_keyed *grown = PyMem_Malloc(room * sizeof *grown);
+        if (!grown) return 0;
+        for (size_t i = 0; i < j->keyed_count; i++) grown[i] = j->keyed[(j->keyed_head + i) & (j->keyed_room - 1)];
+        PyMem_Free(j->keyed);
+        j->keyed = grown;
+        j->keyed_head = 0;
+        j->keyed_room = room;
+    }
+    j->keyed[(j->keyed_head + j->keyed_count++) & (j->keyed_room - 1)] = (hf_keyed){physical, timestamp, hash};
+    return 1;
+}
+
+/* Indexes the keys of records before `limit`; 0 with an exception when the index could not grow. */
+static int derive_keys(hf_journal *j, int64_t limit) {
+    while (j->keyed_count) {
+        hf_keyed k = j->keyed[j->keyed_head];
+        if (k.physical >= limit) break;
+        hf_index *x = (hf_index *)j->index;
+        if (x && k.physical >= x->end_offset) { /* those before it are in the index already */
+            if (hf_index_full(x)) {
+                PyObject *grown = PyObject_CallFunction(j->grow_index, "L", (long long)k.timestamp);
+                if (!grown) return 0;
+                Py_DECREF(grown);
+                x = (hf_index *)j->index;
+                if (!x || hf_index_full(x)) { PyErr_SetString(PyExc_RuntimeError, "the key index did not grow"); return 0; }
+            }
+            hf_index_put(x, k.hash, k.physical, k.timestamp);
+        }
+        j->keyed_head = (j->keyed_head + 1) & (j->keyed_room - 1);
+        j->keyed_count--;
+    }
+    return 1;
+}
+
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out) {
     static uint8_t trash[GAP_READ_THROUGH]; /* contents never looked at; only the loop's thread reads here */
     int i = 0;
@@ -226,6 +263,9 @@ static void journal_dealloc(hf_journal *j) {
     stop_flusher(j);
     drop_derivations(j);
     PyMem_Free(j->derivations);
+    PyMem_Free(j->keyed);
+    Py_CLEAR(j->index);
+    Py_CLEAR(j->grow_index);
     PyMem_Free(j->segments);
     for (int i = 0; i < 2; i++) { PyMem_RawFree(j->turns[i].data); PyMem_RawFree(j->turns[i].chunks); }
     Py_TYPE(j)->tp_free((PyObject *)j);
@@ -269,12 +309,14 @@ static PyObject *journal_reserve(hf_journal *j, PyObject *arg) {
     return PyLong_FromLongLong(offset);
 }
 
-/* append(record, queue, index, tags): the bytes whose place reserve() gave; the queue entry follows the log */
+/* append(record, queue, index, tags, timestamp, hashes): the bytes whose place reserve() gave; the queue entry and
+   the keys, given by their hashes, follow the log */
 static PyObject *journal_append(hf_journal *j, PyObject *args) {
     Py_buffer record;
     PyObject *queue;
-    long long index, tags;
-    if (!PyArg_ParseTuple(args, "y*OLL", &record, &queue, &index, &tags)) return NULL;
+    long long index, tags, timestamp = 0;
+    PyObject *hashes = NULL;
+    if (!PyArg_ParseTuple(args, "y*OLL|LO!", &record, &queue, &index, &tags, &timestamp, &PyTuple_Type, &hashes)) return NULL;
     PyObject *result = NULL;
     int64_t physical = j->end;
     uint8_t *at;
@@ -282,9 +324,11 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
     else if (!(at = hf_journal_space(j, (size_t)record.len))) PyErr_NoMemory();
     else {
         memcpy(at, record.buf, (size_t)record.len);
-        if (queue == Py_None || hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags))
-            result = PyLong_FromLongLong(j->end);
-        else PyErr_NoMemory();
+        int ok = queue == Py_None || hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags);
+        for (Py_ssize_t i = 0; ok && j->index && hashes && i < PyTuple_GET_SIZE(hashes); i++)
+            ok = hf_journal_index_later(j, physical, timestamp, (uint32_t)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(hashes, i)));
+        if (!ok) PyErr_NoMemory();
+        else if (!PyErr_Occurred()) result = PyLong_FromLongLong(j->end);
     }
     PyBuffer_Release(&record);
     return result;
@@ -363,6 +407,7 @@ static PyObject *journal_derive(hf_journal *j, PyObject *arg) {
         j->derivations_count--;
         Py_DECREF(q);
     }
+    if (!derive_keys(j, limit)) goto failed;
     if (!woken) Py_RETURN_NONE;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(woken); i++) ((hf_queue *)PyList_GET_ITEM(woken, i))->marked = 0;
     return woken;
@@ -401,6 +446,19 @@ out:
     return result;
 }
 
+/* set_index(index or None, grow): keys go into `index`; grow(timestamp) is called when it is full */
+static PyObject *journal_set_index(hf_journal *j, PyObject *args) {
+    PyObject *index, *grow;
+    if (!PyArg_ParseTuple(args, "OO", &index, &grow)) return NULL;
+    if (index != Py_None && !PyObject_TypeCheck(index, &hf_index_type)) return PyErr_Format(PyExc_TypeError, "index: a KeyIndex or None");
+    Py_INCREF(grow);
+    Py_XSETREF(j->grow_index, grow);
+    if (index == Py_None) index = NULL;
+    Py_XINCREF(index);
+    Py_XSETREF(j->index, index);
+    Py_RETURN_NONE;
+}
+
 static PyObject *journal_fileno(hf_journal *j, PyObject *ignored) { (void)ignored; return PyLong_FromLong(j->event_fd); }
 static PyObject *journal_close(hf_journal *j, PyObject *ignored) {
     (void)ignored;
@@ -417,6 +475,7 @@ static PyMethodDef journal_methods[] = {
     {"drop_segment", (PyCFunction)journal_drop_segment, METH_O, "drop_segment(start) -> bool"},
     {"reserve", (PyCFunction)journal_reserve, METH_O, "reserve(size) -> physical offset or None"},
     {"append", (PyCFunction)journal_append, METH_VARARGS, "append(record, queue, index, tags) -> end"},
+    {"set_index", (PyCFunction)journal_set_index, METH_VARARGS, "set_index(index, grow)"},
     {"submit", (PyCFunction)journal_submit, METH_O, "submit(sync) -> bool"},
     {"complete", (PyCFunction)journal_complete, METH_NOARGS, "complete() -> written end"},
     {"derive", (PyCFunction)journal_derive, METH_O, "derive(limit) -> watched queues that advanced, or None"},

@@ -72,7 +72,7 @@ static hf_queue *queue_of(PyObject *queues, int64_t id) {
 }
 
 /* ---- send ---- */
-typedef struct { hf_slice unique, tags; } known_properties;
+typedef struct { hf_slice unique, tags, keys; } known_properties;
 
 /* Names the broker gives a meaning to; a message that carries one is not ordinary. */
 static int reserved_name(hf_slice name) {
@@ -87,7 +87,7 @@ static int reserved_name(hf_slice name) {
 
 /* 1 when every pair is well formed and none has a meaning the lane does not serve. The last of equal names counts. */
 static int plain_properties(hf_slice text, known_properties *out) {
-    *out = (known_properties){{NULL, 0}, {NULL, 0}};
+    *out = (known_properties){{NULL, 0}, {NULL, 0}, {NULL, 0}};
     const uint8_t *p = text.p, *end = p + text.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
@@ -97,6 +97,7 @@ static int plain_properties(hf_slice text, known_properties *out) {
         hf_slice name = {p, (uint32_t)(equals - p)}, value = {equals + 1, (uint32_t)(stop - equals - 1)};
         if (hf_slice_is(name, "UNIQ_KEY")) out->unique = value;
         else if (hf_slice_is(name, "TAGS")) out->tags = value;
+        else if (hf_slice_is(name, "KEYS")) out->keys = value;
         else if (hf_slice_is(name, "WAIT")) { if (!hf_slice_is(value, "true")) return 0; }
         else if (reserved_name(name)) return 0;
         p = stop + 1;
@@ -141,6 +142,21 @@ static int reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t p
     p = put_number(p, queue_offset);
     p = end_reply(l, at, p, opaque, "", 0);
     l->waiting_size = (size_t)(p - l->waiting);
+    return 1;
+}
+
+/* The unique key and every word of the keys, by their hashes. */
+static int index_keys(hf_lane *l, hf_slice topic, const known_properties *known, int64_t physical, int64_t timestamp) {
+    if (!l->journal->index) return 1;
+    if (!hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, known->unique))) return 0;
+    const uint8_t *p = known->keys.p, *end = p + known->keys.size;
+    while (p < end) {
+        const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
+        if (!stop) stop = end;
+        hf_slice key = {p, (uint32_t)(stop - p)};
+        if (key.size && !hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, key))) return 0;
+        p = stop + 1;
+    }
     return 1;
 }
 
@@ -204,7 +220,8 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     }
     int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
     uint8_t *space = hf_journal_space(l->journal, size);
-    if (!space || !hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags)) {
+    if (!space || !hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags) ||
+        !index_keys(l, topic, &known, r.physical_offset, now)) {
         PyErr_NoMemory();
         return NEXT_ERROR;
     }

@@ -55,11 +55,25 @@ uint8_t *hf_queue_entry(hf_queue *q, int64_t index);
 void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const int32_t *codes, int codes_count,
                      hf_piece *pieces, hf_selection *out);
 
+/* ---- key index ---- */
+typedef struct {
+    PyObject_HEAD
+    Py_buffer view;
+    uint32_t slots;
+    int32_t entries, reserved, next; /* places in all, places with blocks on disk, next to use */
+    int64_t end_offset;              /* of the newest record indexed */
+} hf_index;
+extern PyTypeObject hf_index_type;
+int hf_index_full(hf_index *x);
+void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestamp);
+uint32_t hf_key_hash(hf_slice topic, hf_slice key);
+
 /* ---- journal ---- */
 typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;
 typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; } hf_turn;
 typedef struct { int64_t start, size; int fd; } hf_segment;
 typedef struct { hf_queue *queue; int64_t physical, index, tags; int32_t size; } hf_derivation;
+typedef struct { int64_t physical, timestamp; uint32_t hash; } hf_keyed;
 
 typedef struct {
     PyObject_HEAD
@@ -72,6 +86,9 @@ typedef struct {
     size_t turn_bytes_max;
     hf_derivation *derivations;    /* ring of entries that follow the log */
     size_t derivations_head, derivations_count, derivations_room;
+    hf_keyed *keyed;               /* ring of keys to be indexed after their records' queue entries */
+    size_t keyed_head, keyed_count, keyed_room;
+    PyObject *index, *grow_index;  /* the KeyIndex being filled or NULL; what to call when it is full */
     /* flusher thread, which never takes the interpreter lock */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -86,6 +103,7 @@ enum { HF_RESERVED, HF_NEED_SEGMENT, HF_TURN_FULL };
 int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset);
 uint8_t *hf_journal_space(hf_journal *j, size_t size); /* after reserve: room for the record; NULL without memory */
 int hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags);
+int hf_journal_index_later(hf_journal *j, int64_t physical, int64_t timestamp, uint32_t hash);
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, or errno */
 hf_segment *hf_journal_segment(hf_journal *j, int64_t offset);
 
