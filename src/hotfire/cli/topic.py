@@ -42,9 +42,13 @@ async def _list(args: argparse.Namespace) -> int:
     finally:
         await client.close()
     own |= {f"{name}{REPLY_SUFFIX}" for name in own}
-    shown = [topic for topic in sorted(topics) if args.all or not (topic in own or is_system_topic(topic))]
+    shown = [topic for topic in sorted(topics) if args.all or not (topic in own or _is_hidden(topic))]
     print(json.dumps(shown) if args.json else "\n".join(shown))
     return 0
+
+
+def _is_hidden(topic: str) -> bool:
+    return is_system_topic(topic) or topic.startswith("RMQ_SYS_")  # Apache's newest have no list of names
 
 
 async def _topics(client: ClientInstance, request: Request) -> set[str]:

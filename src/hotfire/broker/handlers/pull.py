@@ -6,6 +6,7 @@ specification of the compiled lane's pulls.
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, cast
 
@@ -21,6 +22,8 @@ from hotfire.store.store import Read, ReadStatus
 
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
+
+log = logging.getLogger("hotfire.broker")
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
@@ -180,9 +183,19 @@ def park(
 
 def arrived(broker: Broker, parked: ParkedPull) -> None:
     """Entries came to the queue: answer if one is wanted, else stay and remember how far was looked."""
-    call = cast("Call[PullMessage]", parked.call)
-    request = call.request
-    if parked.codes is not None and parked.scanned >= parked.queue.min:
+    try:
+        if parked.codes is not None and not has_wanted(broker, parked):
+            return
+    except OSError as error:  # the second run will say so to the one it concerns
+        log.error("held pull could not look at its queue reason=%s", error)
+    broker.parked.remove(parked)
+    resume(broker, parked)
+
+
+def has_wanted(broker: Broker, parked: ParkedPull) -> bool:
+    """Whether the filter lets something through that came since; if not, remembers how far was looked."""
+    request = cast("Call[PullMessage]", parked.call).request
+    while parked.queue.min <= parked.scanned < parked.queue.max:  # one read looks at so many entries only
         looked = broker.store.read(
             request.topic,
             request.queue_id,
@@ -191,11 +204,10 @@ def arrived(broker: Broker, parked: ParkedPull) -> None:
             bytes_max=BYTES_MAX,
             codes=parked.codes,
         )
-        if looked.status is ReadStatus.NO_MATCHED_MESSAGE:
-            parked.scanned = looked.next_offset
-            return
-    broker.parked.remove(parked)
-    resume(broker, parked)
+        if looked.status is not ReadStatus.NO_MATCHED_MESSAGE:
+            return True
+        parked.scanned = looked.next_offset
+    return parked.scanned < parked.queue.min
 
 
 def resume(broker: Broker, parked: ParkedPull) -> None:
