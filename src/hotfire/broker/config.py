@@ -52,6 +52,9 @@ class BrokerConfig:
     mapped_file_size_consume_queue: int = setting(
         6_000_000, "Size of a queue file.", unit="bytes", low=20, aliases=("mapedFileSizeConsumeQueue",)
     )
+    message_index_enable: bool = setting(True, "Index messages by their keys.")
+    max_hash_slot_num: int = setting(5_000_000, "Hash slots of an index file.", low=1, high=1 << 30)
+    max_index_num: int = setting(20_000_000, "Entries of an index file.", low=2, high=1 << 30)
     enabled_append_prop_crc: bool = setting(
         True, "Records end in a checksum over all of them.", name="enabledAppendPropCRC"
     )
@@ -80,6 +83,9 @@ class BrokerConfig:
             queue_file_bytes=self.mapped_file_size_consume_queue // 20 * 20,
             sync_flush=self.flush_disk_type is FlushDiskType.SYNC_FLUSH,
             append_crc=self.enabled_append_prop_crc,
+            index_enable=self.message_index_enable,
+            index_slots=self.max_hash_slot_num,
+            index_entries=self.max_index_num,
             flush_interval_ms=self.flush_interval_commit_log,
             queue_flush_interval_ms=self.flush_interval_consume_queue,
         )

@@ -41,6 +41,7 @@ COMPILED = _module is not None
 if TYPE_CHECKING:
     from hotfire.core._core import (
         Journal,
+        KeyIndex,
         Lane,
         Queue,
         Reader,
@@ -50,14 +51,16 @@ if TYPE_CHECKING:
         scan_records,
     )
 elif _module is not None:
+    KeyIndex = _module.KeyIndex
     Journal, Queue, Reader, Lane = _module.Journal, _module.Queue, _module.Reader, _module.Lane
     scan_records, encode_record = _module.scan_records, _module.encode_record
     read_frame, java_hash = _module.read_frame, _module.java_hash
 else:
+    KeyIndex = plain.KeyIndex
     Journal, Queue, Reader, Lane = plain.Journal, plain.Queue, plain.Reader, None
     scan_records = encode_record = read_frame = java_hash = None
 
 __all__ = [
-    "COMPILED", "WHY_PLAIN", "Journal", "Lane", "Queue", "Reader",
+    "COMPILED", "WHY_PLAIN", "Journal", "KeyIndex", "Lane", "Queue", "Reader",
     "encode_record", "java_hash", "read_frame", "scan_records",
 ]  # fmt: skip

@@ -173,8 +173,8 @@ static int derive_keys(hf_journal *j, int64_t limit) {
         hf_keyed k = j->keyed[j->keyed_head];
         if (k.physical >= limit) break;
         hf_index *x = (hf_index *)j->index;
-        if (x && k.physical >= x->end_offset) { /* those before it are in the index already */
-            if (hf_index_full(x)) {
+        if (j->grow_index && (!x || k.physical >= x->end_offset)) { /* those before it are in the index already */
+            if (!x || hf_index_full(x)) {
                 PyObject *grown = PyObject_CallFunction(j->grow_index, "L", (long long)k.timestamp);
                 if (!grown) return 0;
                 Py_DECREF(grown);
@@ -325,7 +325,7 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
     else {
         memcpy(at, record.buf, (size_t)record.len);
         int ok = queue == Py_None || hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags);
-        for (Py_ssize_t i = 0; ok && j->index && hashes && i < PyTuple_GET_SIZE(hashes); i++)
+        for (Py_ssize_t i = 0; ok && j->grow_index && hashes && i < PyTuple_GET_SIZE(hashes); i++)
             ok = hf_journal_index_later(j, physical, timestamp, (uint32_t)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(hashes, i)));
         if (!ok) PyErr_NoMemory();
         else if (!PyErr_Occurred()) result = PyLong_FromLongLong(j->end);
@@ -446,7 +446,7 @@ out:
     return result;
 }
 
-/* set_index(index or None, grow): keys go into `index`; grow(timestamp) is called when it is full */
+/* set_index(index or None, grow): keys go into `index`; grow(timestamp) is called when it is full or not there yet */
 static PyObject *journal_set_index(hf_journal *j, PyObject *args) {
     PyObject *index, *grow;
     if (!PyArg_ParseTuple(args, "OO", &index, &grow)) return NULL;

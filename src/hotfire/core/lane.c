@@ -147,7 +147,7 @@ static int reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t p
 
 /* The unique key and every word of the keys, by their hashes. */
 static int index_keys(hf_lane *l, hf_slice topic, const known_properties *known, int64_t physical, int64_t timestamp) {
-    if (!l->journal->index) return 1;
+    if (!l->journal->grow_index) return 1;
     if (!hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, known->unique))) return 0;
     const uint8_t *p = known->keys.p, *end = p + known->keys.size;
     while (p < end) {

@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any
 
+from hotfire.core.plain_index import KeyIndex
+
 ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
 FILLER_SIZE = 0x7FFFFFFF  # an entry that only keeps a place
 BLANK = struct.Struct(">II")  # size of the rest of the segment, magic
@@ -127,6 +129,9 @@ class Journal:
         self._chunks: list[tuple[int, int, bytearray]] = []
         self._pending = 0
         self._derivations: deque[tuple[Queue, int, int, int, int]] = deque()
+        self._keyed: deque[tuple[int, int, int]] = deque()
+        self._index: KeyIndex | None = None
+        self._grow_index: Callable[[int], object] | None = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._jobs: queue.SimpleQueue[tuple[list[tuple[int, int, bytearray]], bool, int] | None]
         self._jobs = queue.SimpleQueue()
@@ -180,9 +185,19 @@ class Journal:
         self.end = following[0]
         return self.end
 
-    def append(self, record: bytes, queue: Queue | None, index: int, tags: int) -> int:
+    def append(
+        self,
+        record: bytes,
+        queue: Queue | None,
+        index: int,
+        tags: int,
+        timestamp: int = 0,
+        hashes: tuple[int, ...] = (),
+    ) -> int:
         physical = self.end
         self._place(record)
+        if self._grow_index is not None:
+            self._keyed.extend((physical, timestamp, key) for key in hashes)
         if queue is not None:
             self._derivations.append((queue, physical, len(record), index, tags))
         return self.end
@@ -241,7 +256,22 @@ class Journal:
             if queue.watched:
                 woken[id(queue)] = queue
             self._derivations.popleft()
+        self._derive_keys(limit)
         return list(woken.values()) or None
+
+    def set_index(self, index: KeyIndex | None, grow: Callable[[int], object]) -> None:
+        """Keys go into `index`; grow(timestamp) is called when it is full or not there yet."""
+        self._index, self._grow_index = index, grow
+
+    def _derive_keys(self, limit: int) -> None:
+        while self._keyed and self._keyed[0][0] < limit:
+            physical, timestamp, key = self._keyed[0]
+            if self._index is None or physical >= self._index.end_offset:
+                if self._grow_index is not None and (self._index is None or self._index.is_full):
+                    self._grow_index(timestamp)
+                if self._index is None or not self._index.put(key, physical, timestamp):
+                    raise RuntimeError("the key index did not grow")
+            self._keyed.popleft()
 
     def locate(self, physical: int, size: int) -> tuple[int, int]:
         """Descriptor and position of log bytes; LookupError when no segment holds them."""

@@ -127,9 +127,41 @@ static const char *scan_one(const uint8_t *p, size_t available, int verify, int6
     return NULL;
 }
 
+static int add_hash(PyObject *list, uint32_t value) {
+    PyObject *hash = PyLong_FromUnsignedLong(value);
+    int ok = hash && !PyList_Append(list, hash);
+    Py_XDECREF(hash);
+    return ok;
+}
+
+/* Hashes of the unique key and of every word of the keys, as the index files them. */
+static PyObject *key_hashes(hf_slice topic, hf_slice properties) {
+    hf_slice unique = {NULL, 0}, keys = {NULL, 0};
+    const uint8_t *p = properties.p, *end = p + properties.size;
+    while (p < end) {
+        const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
+        if (!stop) stop = end;
+        if (stop - p > 9 && !memcmp(p, "UNIQ_KEY\x01", 9)) unique = (hf_slice){p + 9, (uint32_t)(stop - p - 9)};
+        else if (stop - p > 5 && !memcmp(p, "KEYS\x01", 5)) keys = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
+        p = stop + 1;
+    }
+    PyObject *list = PyList_New(0);
+    if (list && unique.size && !add_hash(list, hf_key_hash(topic, unique))) Py_CLEAR(list);
+    for (p = keys.p, end = p + keys.size; list && p < end;) {
+        const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
+        if (!stop) stop = end;
+        if (stop > p && !add_hash(list, hf_key_hash(topic, (hf_slice){p, (uint32_t)(stop - p)}))) Py_CLEAR(list);
+        p = stop + 1;
+    }
+    PyObject *hashes = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return hashes;
+}
+
 /* scan_records(buffer, base, verify, summed_from = never) -> (entries, consumed, reason)
    Records at or behind log offset summed_from must end in their checksum.
-   entries: (physical, size, topic, queue_id, queue_offset, tags_code, store_timestamp, sys_flag) in log order.
+   entries: (physical, size, topic, queue_id, queue_offset, tags_code, store_timestamp, sys_flag, key_hashes)
+   in log order.
    reason: why it stopped before the buffer's end ("partial", "blank", "end", or what is wrong). */
 PyObject *hf_scan_records(PyObject *module, PyObject *args) {
     (void)module;
@@ -146,9 +178,9 @@ PyObject *hf_scan_records(PyObject *module, PyObject *args) {
         reason = scan_one(p + at, size - at, verify, summed_from, &s);
         if (reason) break;
         if (s.physical != base + (int64_t)at) { reason = "physical offset"; break; }
-        PyObject *entry = Py_BuildValue("(LIy#iLLLi)", (long long)s.physical, s.size, (const char *)s.topic.p,
+        PyObject *entry = Py_BuildValue("(LIy#iLLLiN)", (long long)s.physical, s.size, (const char *)s.topic.p,
                                         (Py_ssize_t)s.topic.size, s.queue_id, (long long)s.queue_offset,
-                                        (long long)s.tags, (long long)s.store_timestamp, s.sys_flag);
+                                        (long long)s.tags, (long long)s.store_timestamp, s.sys_flag, key_hashes(s.topic, s.properties));
         if (!entry || PyList_Append(entries, entry)) { Py_XDECREF(entry); Py_CLEAR(entries); break; }
         Py_DECREF(entry);
         at += s.size;

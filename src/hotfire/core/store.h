@@ -88,7 +88,7 @@ typedef struct {
     size_t derivations_head, derivations_count, derivations_room;
     hf_keyed *keyed;               /* ring of keys to be indexed after their records' queue entries */
     size_t keyed_head, keyed_count, keyed_room;
-    PyObject *index, *grow_index;  /* the KeyIndex being filled or NULL; what to call when it is full */
+    PyObject *index, *grow_index;  /* the KeyIndex being filled or NULL; what to call when it is full. NULL: no index */
     /* flusher thread, which never takes the interpreter lock */
     pthread_t thread;
     pthread_mutex_t lock;

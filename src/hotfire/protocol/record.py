@@ -338,6 +338,23 @@ def tags_code(properties: Mapping[str, str]) -> int:
     return java_hash(properties.get("TAGS", ""))
 
 
+def keys_of(properties: Mapping[str, str]) -> list[str]:
+    """The unique key and every word of the keys: what a message is found by."""
+    words = [word for word in properties.get("KEYS", "").split(" ") if word]
+    unique = properties.get("UNIQ_KEY")
+    return [unique, *words] if unique else words
+
+
+def key_hash(topic: str, key: str) -> int:
+    """What a key is filed under: Java's hash of `topic#key` without its sign.
+
+    >>> key_hash("TopicTest", "key1")
+    1655984460
+    """
+    value = abs(java_hash(f"{topic}#{key}"))
+    return 0 if value == 1 << 31 else value  # the one hash without an absolute value in 32 bits
+
+
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 units, in signed 32 bits.
 

@@ -21,6 +21,9 @@ class StoreConfig:
     flush_interval_ms: int = 500
     queue_flush_interval_ms: int = 1000
     turn_bytes_max: int = 32 << 20
+    index_enable: bool = True
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
 
     def __post_init__(self) -> None:
         if self.queue_file_bytes % ENTRY_BYTES or self.queue_file_bytes <= 0:

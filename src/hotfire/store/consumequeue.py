@@ -106,6 +106,16 @@ class ConsumeQueue:
             finally:
                 self._disk.close(fd)
 
+    @property
+    def physical_end(self) -> int:
+        """Where the record of the last entry ends, 0 without one."""
+        last = self.entries.max - 1
+        if last < self.entries.min or not self.show(last):
+            return 0
+        entry = self.entries.entry(last)
+        assert entry is not None
+        return entry[0] + entry[1]
+
     # --- growing ---
 
     def _grow(self, index: int) -> None:

@@ -28,6 +28,7 @@ from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
+from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.scan import NEVER, Scanned, scan_records
 
 WINDOW_BYTES = 16 << 20
@@ -54,24 +55,36 @@ def recover(
     commitlog: CommitLog,
     checkpoint: Checkpoint,
     open_queue: OpenQueue,
+    index: KeyIndexes | None,
     *,
     was_unclean: bool,
 ) -> Recovered:
     """Find the log's end and make the queues agree with it. Queues are opened through `open_queue`."""
     oldest = commitlog.min_offset
     start = max(min(checkpoint.derived, _last_end(commitlog, config)), oldest)
-    queues = _load_queues(disk, open_queue, trusted_below=start)
+    is_foreign = not checkpoint.is_ours and not was_unclean
+    queues = _load_queues(disk, open_queue, trusted_below=NEVER if is_foreign else start)
+    if is_foreign:  # closed cleanly by the reference's broker: every record has its entries
+        start = max(oldest, *(queue.physical_end for queue in queues.values()), 0)
     entries = sum(queue.entries.max for queue in queues.values())
-    if start > oldest and entries != checkpoint.entries:
+    if checkpoint.is_ours and start > oldest and entries != checkpoint.entries:
         log.warning("queues are made anew from the log entries=%d expected=%d", entries, checkpoint.entries)
         start = oldest
         queues = _load_queues(disk, open_queue, trusted_below=start)
+    if index is not None:
+        index.load(start, was_unclean=was_unclean)
+        if checkpoint.is_ours and start > oldest and index.count != checkpoint.keys:
+            log.warning(
+                "key index is made anew from the log keys=%d expected=%d", index.count, checkpoint.keys
+            )
+            start = oldest
+            index.clear()
     walk = _Walk(disk, config, commitlog, checkpoint)
     walk.refuse_damage(start)
     if start < checkpoint.derived:  # half-made queues must not be believed if we end before we are done
         disk.write_whole(CHECKPOINT_FILE, replace(checkpoint, derived=start).encode())
     found = Recovered(end=start, last_timestamp=checkpoint.log_timestamp)
-    reason = walk.scan(found, lambda entry: _derive(entry, queues, open_queue))
+    reason = walk.scan(found, lambda entry: _derive(entry, queues, open_queue, index))
     for fd in commitlog.holding(start, found.end):
         disk.sync(fd)  # read back is not the same as on the disk
     # closed by us at this very end: everything behind it is as we left it, and we left zeros
@@ -159,8 +172,16 @@ class _Walk:
         return "end"
 
 
-def _derive(entry: Scanned, queues: dict[tuple[str, int], ConsumeQueue], open_queue: OpenQueue) -> None:
+def _derive(
+    entry: Scanned,
+    queues: dict[tuple[str, int], ConsumeQueue],
+    open_queue: OpenQueue,
+    index: KeyIndexes | None,
+) -> None:
     kind = entry.sys_flag & SysFlag.TRANSACTION_MASK
+    if index is not None and kind != SysFlag.TRANSACTION_ROLLBACK:
+        for hash_ in entry.key_hashes:
+            index.put(hash_, entry.physical, entry.store_timestamp)
     if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
         return  # they never get a queue entry
     key = entry.topic.decode(), entry.queue_id

@@ -17,6 +17,8 @@ from hotfire.protocol.record import (
     RECORD_BYTES_MIN,
     Buffer,
     decode_record,
+    key_hash,
+    keys_of,
     parse_properties,
     record_checksum_ok,
     tags_code,
@@ -38,6 +40,7 @@ class Scanned(NamedTuple):
     tags: int
     store_timestamp: int
     sys_flag: int
+    key_hashes: tuple[int, ...]
 
 
 def scan_records(
@@ -82,6 +85,7 @@ def scan_records_plain(
             return entries, at, "checksum"
         if record.physical_offset != base + at:
             return entries, at, "physical offset"
+        properties = parse_properties(record.properties)
         entries.append(
             Scanned(
                 record.physical_offset,
@@ -89,9 +93,10 @@ def scan_records_plain(
                 record.topic.encode(),
                 record.queue_id,
                 record.queue_offset,
-                tags_code(parse_properties(record.properties)),
+                tags_code(properties),
                 record.store_timestamp,
                 record.sys_flag,
+                tuple(key_hash(record.topic, key) for key in keys_of(properties)),
             )
         )
         at += size

@@ -24,13 +24,22 @@ from enum import Enum
 
 from hotfire import core
 from hotfire.errors import StoreFull, StoreReadOnly
-from hotfire.protocol.record import CRC_PROPERTY_BYTES, Record, encode_record, parse_properties, tags_code
+from hotfire.protocol.record import (
+    CRC_PROPERTY_BYTES,
+    Record,
+    encode_record,
+    key_hash,
+    keys_of,
+    parse_properties,
+    tags_code,
+)
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import Checkpoint
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
+from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.recovery import Recovered, recover
 from hotfire.store.scan import NEVER
 from hotfire.store.tables import Table
@@ -90,12 +99,13 @@ class Store:
         self._config = config
         self._log = CommitLog(disk, config)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._index = KeyIndexes(disk, config) if config.index_enable else None
         self._reader: core.Reader
         self._background: Future[None] | None = None
         self._flushed_log_at = self._flushed_queues_at = 0
         self._memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self._synced = self._derived = 0
-        self._counted = 0, 0
+        self._counted = 0, 0, 0
         self._summed_from = NEVER
         self.fault: str | None = None
         self.recovered = Recovered(0)
@@ -112,10 +122,18 @@ class Store:
         checkpoint = Checkpoint.decode(disk.read_whole(CHECKPOINT_FILE))
         self._log.load()
         self.recovered = recover(
-            disk, self._config, self._log, checkpoint, self._open_queue, was_unclean=self.was_unclean
+            disk,
+            self._config,
+            self._log,
+            checkpoint,
+            self._open_queue,
+            self._index,
+            was_unclean=self.was_unclean,
         )
         self._log.start(self.recovered.end)
         self.journal.last_timestamp = self.recovered.last_timestamp
+        if self._index is not None:
+            self._index.start(self.journal)
         self._synced = self._derived = self.recovered.end
         if self._config.append_crc:
             self._summed_from = min(checkpoint.summed_from, self.recovered.end)
@@ -144,6 +162,8 @@ class Store:
         self._log.close()
         for queue in self._queues.values():
             queue.close()
+        if self._index is not None:
+            self._index.close()
         self._disk.finish()
         self._disk.unlock()
 
@@ -217,7 +237,15 @@ class Store:
             dataclasses.replace(placed, physical_offset=physical), append_crc=self._config.append_crc
         )
         assert len(data) == size, (len(data), size)
-        end = journal.append(data, queue, queue.claim(), tags_code(parse_properties(record.properties)))
+        properties = parse_properties(record.properties)
+        end = journal.append(
+            data,
+            queue,
+            queue.claim(),
+            tags_code(properties),
+            placed.store_timestamp,
+            tuple(key_hash(record.topic, key) for key in keys_of(properties)),
+        )
         journal.last_timestamp = placed.store_timestamp
         return Appended(physical, placed.queue_offset, end)
 
@@ -318,13 +346,15 @@ class Store:
             self._background = self._disk.beside(work)
 
     def _dirty_files(self) -> set[str]:
-        return set().union(*(queue.take_dirty() for queue in self._queues.values()))
+        dirty = set().union(*(queue.take_dirty() for queue in self._queues.values()))
+        return dirty if self._index is None else dirty | self._index.take_dirty()
 
     def _checkpoint(self) -> Checkpoint:
         """True of the disk once the log and the dirty queue files have been synced."""
         if not self.dispatch_behind:  # else entries behind `_derived` may be there and would be counted too
-            self._counted = self._derived, sum(queue.entries.max for queue in self._queues.values())
-        derived, entries = self._counted
+            entries = sum(queue.entries.max for queue in self._queues.values())
+            self._counted = self._derived, entries, 0 if self._index is None else self._index.count
+        derived, entries, keys = self._counted
         stamp = self.journal.last_timestamp
         return Checkpoint(
             stamp,
@@ -333,6 +363,7 @@ class Store:
             durable=self.journal.written,
             entries=entries,
             summed_from=self._summed_from,
+            keys=keys,
         )
 
     def _sync_queues(self, files: set[str], checkpoint: Checkpoint) -> None:

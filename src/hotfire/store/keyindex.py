@@ -1,0 +1,156 @@
+"""Key index files: where the records with a key lie. Derived from the log, newest file last.
+
+A file holds so many hash slots and entries and is named by the store time of its first entry, so that an
+index made anew has the same names. Blocks are reserved a step ahead of the entries, as for queues. After an
+unclean end the entries of records that were synced are kept, and slots and header are made of them anew: what
+a crash left of the rest is not believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from hotfire import core
+from hotfire.protocol.record import key_hash
+from hotfire.store.config import StoreConfig
+from hotfire.store.disk import Disk, Mapped
+
+ROOT = "index"
+HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES = 40, 4, 20
+RESERVE_STEP_ENTRIES = 50_000
+
+
+class KeyIndexes:
+    """The index files of one store."""
+
+    def __init__(self, disk: Disk, config: StoreConfig) -> None:
+        self._disk = disk
+        self._slots, self._entries = config.index_slots, config.index_entries
+        self._entries_at = HEADER_BYTES + self._slots * SLOT_BYTES
+        self._files: dict[str, tuple[Mapped, core.KeyIndex]] = {}
+        self._journal: core.Journal | None = None
+        self._dirty: set[str] = set()
+
+    @property
+    def file_bytes(self) -> int:
+        return self._entries_at + self._entries * ENTRY_BYTES
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the newest record indexed, 0 when there is none."""
+        return self._last.end_offset if self._files else 0
+
+    @property
+    def _last(self) -> core.KeyIndex:
+        return next(reversed(self._files.values()))[1]
+
+    # --- start-up ---
+
+    def load(self, trusted_below: int, *, was_unclean: bool) -> None:
+        """Open the files; after an unclean end keep only the entries of records before `trusted_below`."""
+        for name in self._disk.names(ROOT):
+            if not name.isdecimal():
+                continue
+            index = self._open(name)
+            if (was_unclean or index.end_offset >= trusted_below) and not self._keep(
+                name, index, trusted_below
+            ):
+                self._remove(name)
+
+    def _keep(self, name: str, index: core.KeyIndex, trusted_below: int) -> bool:
+        if index.end_offset < trusted_below and index.next >= self._entries:
+            return True  # full and synced long ago
+        self._dirty.add(name)
+        return index.repair(trusted_below) > 0
+
+    def clear(self) -> None:
+        """Forget every file; what follows is made anew."""
+        for name in list(self._files):
+            self._remove(name)
+
+    def start(self, journal: core.Journal) -> None:
+        """Let the journal fill the newest file."""
+        self._journal = journal
+        journal.set_index(self._last if self._files else None, self._grow)
+
+    @property
+    def count(self) -> int:
+        """Entries in all files."""
+        return sum(index.next - 1 for _, index in self._files.values())
+
+    def put(self, hash_: int, physical: int, timestamp: int) -> None:
+        """Index a key during recovery."""
+        if not (self._files and self._last.put(hash_, physical, timestamp)):
+            self._grow(timestamp)
+            assert self._last.put(hash_, physical, timestamp), "a grown index has room"
+
+    # --- growing ---
+
+    def _grow(self, timestamp: int) -> None:
+        """Room for the next entry, in the newest file or in one after it, named by the entry's store time."""
+        if not self._files or self._last.next >= self._entries:
+            self._add(timestamp)
+            if self._journal is not None:
+                self._journal.set_index(self._last, self._grow)
+        self._reserve()
+
+    def _add(self, timestamp: int) -> None:
+        self._disk.make_directory(ROOT)
+        while self._disk.exists(f"{ROOT}/{file_name(timestamp)}"):
+            timestamp += 1
+        before = self._last if self._files else None
+        self._open(file_name(timestamp))
+        if before is not None:
+            self._last.begin(timestamp, before.end_offset)
+
+    def _reserve(self) -> None:
+        name, last = next(reversed(self._files)), self._last
+        count = min(self._entries, last.next + RESERVE_STEP_ENTRIES)
+        self._disk.reserve(f"{ROOT}/{name}", self._entries_at + count * ENTRY_BYTES)
+        last.reserved = count
+        self._dirty.add(name)
+
+    def _open(self, name: str) -> core.KeyIndex:
+        mapped = self._disk.map(f"{ROOT}/{name}", self.file_bytes)
+        index = core.KeyIndex(mapped, self._slots, self._entries, 0)
+        self._files[name] = mapped, index
+        return index
+
+    def _remove(self, name: str) -> None:
+        mapped, index = self._files.pop(name)
+        index.close()
+        mapped.close()
+        self._dirty.discard(name)
+        self._disk.remove(f"{ROOT}/{name}")
+
+    # --- asking ---
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Offsets of records that may hold the key, newest first; the hash is not the key."""
+        wanted = key_hash(topic, key)
+        for _, index in reversed(self._files.values()):
+            if count_max <= 0:
+                return
+            found = index.query(wanted, count_max, begin_ms, end_ms)
+            count_max -= len(found)
+            yield from found
+
+    # --- keeping ---
+
+    def take_dirty(self) -> set[str]:
+        dirty = {f"{ROOT}/{name}" for name in self._dirty}
+        self._dirty = {next(reversed(self._files))} if self._files else set()
+        return dirty
+
+    def close(self) -> None:
+        for mapped, index in self._files.values():
+            index.close()
+            mapped.close()
+        self._files.clear()
+
+
+def file_name(timestamp: int) -> str:
+    """yyyyMMddHHmmssSSS in local time, as the reference names them."""
+    moment = datetime.fromtimestamp(timestamp / 1000).astimezone()
+    return f"{moment:%Y%m%d%H%M%S}{timestamp % 1000:03d}"
