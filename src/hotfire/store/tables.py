@@ -41,8 +41,9 @@ class Table:
             except Exception as error:  # noqa: BLE001  # whatever is wrong with it, it is not a table
                 faults.append(f"{self._disk.path(file)}: {error}")
                 continue
-            for fault in faults:
-                log.warning("table not believed, used its .bak instead fault=%s", fault)
+            if file != self._file and faults:
+                log.warning("table not believed, used its .bak instead fault=%s", faults[0])
+                self._disk.write_whole(self._file, data)  # the next save keeps this one, not the damaged
             return tree
         if faults:
             raise StoreCorrupt(
