@@ -153,7 +153,7 @@ def test_one_deadline_for_all_attempts() -> None:
                 started = time.perf_counter()
                 with pytest.raises((Timeout, SystemBusy)):
                     await producer.send(Message("T", b"x"))
-                assert 0.5 < time.perf_counter() - started < 0.9
+                assert 0.55 < time.perf_counter() - started < 1.4
 
     run(scenario)
 
