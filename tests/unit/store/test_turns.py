@@ -222,6 +222,19 @@ def test_the_checkpoint_follows_the_queues(
         assert order == [], "nothing new, nothing to write"
 
 
+def test_the_checkpoints_times_are_of_what_it_calls_durable(tmp_path: Path) -> None:
+    """A record that only waits for its turn does not move the time of the last flush."""
+    with Driven(tmp_path / "store") as driven:
+        driven.send("t", 0, b"flushed")
+        driven.turn()
+        driven.now_ms += 5000
+        driven.send("t", 0, b"waits")
+        driven.tick()
+        written = checkpoint(driven)
+        assert (written.log_timestamp, written.queue_timestamp) == (NOW_MS, NOW_MS)
+        assert written.durable == driven.sent[0].end
+
+
 def test_only_queues_with_news_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand idle queues cost no sync; a file that was left for the next one is not forgotten."""
     with Driven(tmp_path / "store", queue_file_bytes=100) as driven:
