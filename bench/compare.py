@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.drivers import LoadTools, Measured, settle
-from bench.meter import anonymous_bytes, cpu_seconds
+from bench.meter import Meter, anonymous_bytes
 from bench.report import Run, markdown
 from tests.peers import remoting
 from tests.peers.apache import ApacheCluster, FlushDiskType
@@ -124,7 +124,7 @@ class Bench:
     ) -> None:
         topic = f"bench-{next(_topics)}"
         settle()
-        before = cpu_seconds(server.pid)
+        meter = Meter(server.pid)
         measured = self.tools.send(
             server.broker,
             topic,
@@ -133,13 +133,13 @@ class Bench:
             body=BODY_BYTES,
             seconds=self.plan.seconds,
         )
-        self._note(case, name, server, pair, measured, cpu_seconds(server.pid) - before)
+        self._note(case, name, server, pair, measured, *meter.stop())
         if name != "floor":
             _check_stored(server, topic, measured.acked, in_flight_max=connections * window)
 
     def _pull(self, case: str, name: str, server: Server, pair: int, topic: str) -> None:
         settle()
-        before = cpu_seconds(server.pid)
+        meter = Meter(server.pid)
         measured = self.tools.pull(
             server.broker,
             topic,
@@ -148,10 +148,17 @@ class Bench:
             batch=PULL_BATCH,
             seconds=self.plan.seconds,
         )
-        self._note(case, name, server, pair, measured, cpu_seconds(server.pid) - before)
+        self._note(case, name, server, pair, measured, *meter.stop())
 
     def _note(
-        self, case: str, name: str, server: Server, pair: int, measured: Measured, cpu_s: float
+        self,
+        case: str,
+        name: str,
+        server: Server,
+        pair: int,
+        measured: Measured,
+        cpu_s: float,
+        foreign_share: float,
     ) -> None:
         run = Run(
             case=case,
@@ -160,10 +167,11 @@ class Bench:
             **asdict(measured),
             cpu_us=cpu_s / max(measured.acked, 1) * 1e6,
             anonymous_bytes=anonymous_bytes(server.pid),
+            foreign_share=foreign_share,
         )
         self.runs.append(run)
         latency = "" if run.p99_ms is None else f" p50={run.p50_ms:.2f}ms p99={run.p99_ms:.2f}ms"
-        _say(f"{case} | {name} {run.rate:,.0f} msg/s {run.cpu_us:.1f} µs{latency} refused={run.refused}")
+        _say(f"{case} | {name} {run.rate:,.0f} msg/s {run.cpu_us:.1f} µs{latency} others={foreign_share:.0%}")
 
     def measure_ready_time(self) -> None:
         """From exec to the ready line, on an empty directory each time."""
@@ -236,13 +244,13 @@ def _parse(arguments: list[str]) -> Plan:
 
 def main(arguments: list[str]) -> int:
     plan = _parse(arguments)
+    facts = _facts(plan)
     SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as temporary:
         bench = Bench(plan, LoadTools(Path(temporary)), Path(temporary), [], {})
         bench.measure_ready_time()
         for flush in plan.flushes:
             bench.measure_flush_mode(flush)
-    facts = _facts(plan)
     text = markdown(bench.runs, bench.ready_seconds, facts)
     print(text)
     raw = {"facts": facts, "ready_seconds": bench.ready_seconds, "runs": [asdict(run) for run in bench.runs]}

@@ -1,11 +1,54 @@
-"""What a running server has used, read from /proc: processor time and anonymous memory, children included."""
+"""What a running server has used, read from /proc: processor time and anonymous memory, children included.
+
+Also what everybody else used meanwhile: on a machine that is busy with other things a figure says little.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Meter:
+    """Started before a run; `stop` is asked after it."""
+
+    pid: int
+    _server_s: float = field(init=False)
+    _driver_s: float = field(init=False)
+    _machine_s: float = field(init=False)
+    _started_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._started_at = time.monotonic()
+        self._machine_s, self._driver_s = machine_seconds(), _finished_children_seconds()
+        self._server_s = cpu_seconds(self.pid)
+
+    def stop(self) -> tuple[float, float]:
+        """Processor seconds of the server, and the share of the machine used by neither it nor the driver."""
+        server_s = cpu_seconds(self.pid) - self._server_s
+        driver_s = _finished_children_seconds() - self._driver_s
+        machine_s = machine_seconds() - self._machine_s
+        capacity_s = (time.monotonic() - self._started_at) * (os.cpu_count() or 1)
+        return server_s, max(0.0, machine_s - server_s - driver_s) / capacity_s
+
+
+def machine_seconds() -> float:
+    """Processor time spent on anything but waiting since the machine started."""
+    user, nice, system, _idle, _iowait, irq, softirq, *_rest = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
+    )
+    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+
+
+def _finished_children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def cpu_seconds(pid: int) -> float:

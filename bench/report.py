@@ -21,6 +21,7 @@ class Run:
     p99_ms: float | None
     cpu_us: float
     anonymous_bytes: int
+    foreign_share: float
 
 
 def markdown(runs: Sequence[Run], ready_seconds: dict[str, list[float]], facts: dict[str, str]) -> str:
@@ -38,6 +39,11 @@ def markdown(runs: Sequence[Run], ready_seconds: dict[str, list[float]], facts: 
     lines.append(
         _row(["ready after start", *(f"{median(times):.2f} s" if times else "–" for times in ready)])
     )
+    foreign = [run.foreign_share for run in runs]
+    lines += [
+        "",
+        f"Other programs used {median(foreign):.0%} of the machine (median), {max(foreign):.0%} at most.",
+    ]
     if refused := [run for run in runs if run.refused]:
         lines += [
             "",

@@ -26,12 +26,12 @@ class Groups:
 
     def load(self, now_ms: int) -> None:
         tree = self._table.load() or {}
+        self._version = from_json(DataVersion, tree.get("dataVersion") or {})
         for name, group in (tree.get("subscriptionGroupTable") or {}).items():
             self._groups[str(name)] = from_json(SubscriptionGroup, group)
         missing = [name for name in model.SYSTEM_GROUPS if name not in self._groups]
-        self._groups.update((name, SubscriptionGroup(name)) for name in missing)
         if missing:
-            self._save(now_ms)
+            self._put(missing, now_ms)
 
     def get(self, name: str) -> SubscriptionGroup | None:
         return self._groups.get(name)
@@ -44,9 +44,8 @@ class Groups:
         if not (self._config.auto_create_subscription_group or model.is_system_group(name)):
             return None
         model.check_group_name(name)
-        group = self._groups[name] = SubscriptionGroup(name)
-        self._save(now_ms)
-        return group
+        self._put([name], now_ms)
+        return self._groups[name]
 
     def require(self, name: str, now_ms: int) -> SubscriptionGroup:
         group = self.find(name, now_ms)
@@ -57,12 +56,15 @@ class Groups:
             )
         return group
 
-    def _save(self, now_ms: int) -> None:
-        self._version = self._version.next(now_ms)
+    def _put(self, names: list[str], now_ms: int) -> None:
+        """Make these groups: on disk first, so that what could not be kept does not exist."""
+        groups = {**self._groups, **{name: SubscriptionGroup(name) for name in names}}
+        version = self._version.next(now_ms)
         self._table.save(
             {
-                "dataVersion": to_json(self._version),
+                "dataVersion": to_json(version),
                 "forbiddenTable": {},
-                "subscriptionGroupTable": {name: to_json(group) for name, group in self._groups.items()},
+                "subscriptionGroupTable": {name: to_json(group) for name, group in groups.items()},
             }
         )
+        self._groups, self._version = groups, version

@@ -7,7 +7,7 @@ delivered twice, never one lost.
 from __future__ import annotations
 
 from hotfire.model import DataVersion
-from hotfire.protocol.bodies import to_json
+from hotfire.protocol.bodies import from_json, to_json
 from hotfire.store.tables import Table
 
 SEPARATOR = "@"
@@ -24,6 +24,7 @@ class Offsets:
 
     def load(self) -> None:
         tree = self._table.load() or {}
+        self._version = from_json(DataVersion, tree.get("dataVersion") or {})
         for name, offsets in (tree.get("offsetTable") or {}).items():
             topic, _, group = str(name).partition(SEPARATOR)
             self._offsets[topic, group] = {int(queue_id): int(offset) for queue_id, offset in offsets.items()}
@@ -37,7 +38,11 @@ class Offsets:
 
     def save_beside(self, now_ms: int) -> None:
         """Write the table while the loop goes on, if anything was committed since."""
-        if self._dirty and not self._table.is_writing:
+        if self._table.is_writing:
+            return
+        if not self._table.settle():
+            self._dirty = True
+        if self._dirty:
             self._dirty = False
             self._table.save_beside(self._tree(now_ms))
 

@@ -38,11 +38,9 @@ class Topics:
             stored = from_json(TopicTable, tree)
             self._topics.update(stored.topics)
             self._version = stored.data_version
-        before = dict(self._topics)
-        for topic in self._system_topics():
-            self._topics[topic.name] = topic
-        if before != self._topics:
-            self._save(now_ms)
+        topics = {**self._topics, **{topic.name: topic for topic in self._system_topics()}}
+        if topics != self._topics:
+            self._save(topics, now_ms)
 
     def _system_topics(self) -> Iterator[TopicConfig]:
         """Topics that exist from the first start. The template's permission follows the setting each time."""
@@ -112,11 +110,12 @@ class Topics:
     def put(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
         """Create or replace a topic."""
         if self._topics.get(topic.name) != topic:
-            self._topics[topic.name] = topic
-            self._save(now_ms)
+            self._save({**self._topics, topic.name: topic}, now_ms)
             self.on_change(topic)
         return topic
 
-    def _save(self, now_ms: int) -> None:
-        self._version = self._version.next(now_ms)
-        self._table.save(to_json(TopicTable(topics=self._topics, data_version=self._version)))
+    def _save(self, topics: dict[str, TopicConfig], now_ms: int) -> None:
+        """Take these topics: on disk first, so that what could not be kept does not exist."""
+        version = self._version.next(now_ms)
+        self._table.save(to_json(TopicTable(topics=topics, data_version=version)))
+        self._topics, self._version = topics, version

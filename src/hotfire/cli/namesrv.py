@@ -5,8 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hotfire.cli.serving import log, read_config_file, say, serve, settle, warn_unknown
+from hotfire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hotfire.namesrv.kv import KvTable
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
         from hotfire.namesrv.program import NameServerProgram
 
         warn_unknown(unknown, args.config)
-        program = NameServerProgram(config)
+        program = NameServerProgram(config, _kv_table(config.kv_config_path))
         await program.start()
         settle()
         say(f"hotfire ready namesrv={config.bind_address}:{program.port} pid={os.getpid()}")
@@ -36,3 +42,20 @@ def run(args: argparse.Namespace) -> int:
         await program.close()
 
     return serve(main)
+
+
+def _kv_table(path: str | None) -> KvTable | None:
+    """The table kept in a file. The name server itself keeps nothing, so the two meet here."""
+    if path is None:
+        return None
+    from hotfire.namesrv.kv import KvTable
+    from hotfire.store.disk import Disk
+
+    file = Path(path).expanduser().absolute()
+    disk = Disk(file.parent)
+    try:
+        disk.make_directory("")
+        saved = disk.read_whole(file.name)
+    except OSError as error:
+        raise ConfigError(f"kvConfigPath={path}: {error.strerror}") from None
+    return KvTable(saved, save=lambda data: disk.write_whole(file.name, data, keep=file.name + ".bak"))

@@ -5,6 +5,7 @@ is why the compiled one exists. Knows bytes, descriptors and tables; no policy.
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import struct
@@ -287,8 +288,10 @@ class Journal:
             part = bytearray(size)
             try:
                 count = os.preadv(fd, [part], position, getattr(os, "RWF_NOWAIT", 0))
-            except BlockingIOError:
-                return None
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):  # or a file system that cannot tell
+                    return None
+                raise
             if count != size:
                 return None
             parts.append(part)

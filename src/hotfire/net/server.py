@@ -45,6 +45,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._aside: bytearray | None = None
         self._needed = 0
         self._held = False
+        self._is_clogged = False
         self.closed = False
         self.peer = ("", 0)
         self.born_host = b""
@@ -84,13 +85,17 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._aside += fresh
                 if len(self._aside) >= self._needed:
                     self._serve_aside(now)
-        except RemoteProtocolError as error:
-            log.warning("closing peer=%s:%d reason=%s", *self.peer, error)
-            self.close()
-        except Exception:
-            log.exception("closing peer=%s:%d after an internal error", *self.peer)
-            self.close()
+        except Exception as error:  # noqa: BLE001  # logged, and the end of this connection only
+            self._failed(error)
         self._server.after_receive()
+
+    def _failed(self, error: Exception) -> None:
+        """The peer's mistake or ours: it ends this connection and no other."""
+        if isinstance(error, RemoteProtocolError):
+            log.warning("closing peer=%s:%d reason=%s", *self.peer, error)
+        else:
+            log.error("closing peer=%s:%d after an internal error", *self.peer, exc_info=error)
+        self.close()
 
     def _serve_aside(self, now: int) -> None:
         aside, self._aside = self._aside, None
@@ -110,10 +115,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
+        self._is_clogged = True
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if not self._held and not self.closed:
+        self._is_clogged = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not (self._held or self._is_clogged or self.closed):
             self._transport.resume_reading()
 
     # --- the heart's side ---
@@ -122,6 +132,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.closed or self._transport.is_closing():
             return
         self._transport.write(data)
+        self.active_ms = now_ms()
         if self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
             log.warning("closing peer=%s:%d reason=%d bytes unread", *self.peer, WRITE_BYTES_MAX)
             self._transport.abort()
@@ -137,6 +148,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def stop_reading(self) -> None:
+        self._held = True
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -152,11 +164,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._aside is not None:
             try:
                 self._serve_aside(now_ms())
-            except RemoteProtocolError as error:
-                log.warning("closing peer=%s:%d reason=%s", *self.peer, error)
-                self.close()
-        if not self._held and not self.closed:
-            self._transport.resume_reading()
+            except Exception as error:  # noqa: BLE001  # as above; the other held ones must go on
+                self._failed(error)
+        self._read_on()
 
 
 class Server:

@@ -106,6 +106,7 @@ class Store:
         self._memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self._synced = self._derived = 0
         self._counted = 0, 0, 0
+        self._stamp = self._handed_stamp = 0
         self._summed_from = NEVER
         self.fault: str | None = None
         self.recovered = Recovered(0)
@@ -131,7 +132,7 @@ class Store:
             was_unclean=self.was_unclean,
         )
         self._log.start(self.recovered.end)
-        self.journal.last_timestamp = self.recovered.last_timestamp
+        self.journal.last_timestamp = self._stamp = self.recovered.last_timestamp
         if self._index is not None:
             self._index.start(self.journal)
         self._synced = self._derived = self.recovered.end
@@ -278,7 +279,10 @@ class Store:
 
     def submit(self) -> bool:
         """Hand the filled turn to the flusher if it is idle."""
-        return self.fault is None and self.journal.submit(self._config.sync_flush)
+        handed = self.fault is None and self.journal.submit(self._config.sync_flush)
+        if handed:
+            self._handed_stamp = self.journal.last_timestamp
+        return handed
 
     def fileno(self) -> int:
         """Readable when a turn is done."""
@@ -286,11 +290,14 @@ class Store:
 
     def complete(self) -> list[core.Queue]:
         """Move the readable end over the turn that is done. Watched queues that got entries."""
+        before = self.readable_end
         try:
             readable = self.journal.complete()
         except OSError as error:
             self.fail(f"the log could not be written: {error.strerror}")
             raise StoreReadOnly(f"the store is read-only: {self.fault}") from error
+        if readable > before:
+            self._stamp = self._handed_stamp
         return self._derive(readable)
 
     def _derive(self, readable: int) -> list[core.Queue]:
@@ -355,10 +362,9 @@ class Store:
             entries = sum(queue.entries.max for queue in self._queues.values())
             self._counted = self._derived, entries, 0 if self._index is None else self._index.count
         derived, entries, keys = self._counted
-        stamp = self.journal.last_timestamp
         return Checkpoint(
-            stamp,
-            stamp,
+            self._stamp,
+            self._stamp,
             derived=derived,
             durable=self.journal.written,
             entries=entries,

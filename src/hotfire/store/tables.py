@@ -41,8 +41,9 @@ class Table:
             except Exception as error:  # noqa: BLE001  # whatever is wrong with it, it is not a table
                 faults.append(f"{self._disk.path(file)}: {error}")
                 continue
-            for fault in faults:
-                log.warning("table not believed, used its .bak instead fault=%s", fault)
+            if file != self._file and faults:
+                log.warning("table not believed, used its .bak instead fault=%s", faults[0])
+                self._disk.write_whole(self._file, data)  # the next save keeps this one, not the damaged
             return tree
         if faults:
             raise StoreCorrupt(
@@ -69,11 +70,13 @@ class Table:
         if data != self._last:
             self._writing = self._disk.beside(lambda: self._write(data))
 
-    def settle(self) -> None:
-        """Wait for a write beside the loop; say so if it failed, and let the next save try again."""
+    def settle(self) -> bool:
+        """Wait for a write beside the loop. False, and a line in the log, if it failed."""
         writing, self._writing = self._writing, None
-        if writing is not None and (failure := writing.exception()) is not None:
+        failure = None if writing is None else writing.exception()
+        if failure is not None:
             log.error("table not written file=%s reason=%s", self._disk.path(self._file), failure)
+        return failure is None
 
     def _write(self, data: bytes) -> None:
         self._disk.make_directory(ROOT)

@@ -44,12 +44,13 @@ class FakeBroker:
     id: int = 0
     port: int = 10911
     cluster: str = "DefaultCluster"
+    host: str = "10.0.0.1"
     connection: FakeConnection = field(default_factory=FakeConnection)
     version: DataVersion = field(default_factory=lambda: DataVersion(0, 1, 1))
 
     @property
     def address(self) -> str:
-        return f"10.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def registration(
         self, topics: Iterable[TopicConfig] = (), *, filter_servers: tuple[str, ...] = (), **fields: Any
@@ -60,7 +61,7 @@ class FakeBroker:
             broker_name=self.name,
             broker_addr=self.address,
             cluster_name=self.cluster,
-            ha_server_addr=f"10.0.0.1:{self.port + 1}",
+            ha_server_addr=f"{self.host}:{self.port + 1}",
             broker_id=self.id,
             body=encode_registration(BrokerRegistration(table, filter_servers)),
             **fields,

@@ -3,17 +3,21 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
-from hotfire.model import TopicConfig
+from hotfire.broker.config import BrokerConfig
+from hotfire.broker.program import BrokerProgram
+from hotfire.model import RouteData, TopicConfig
 from hotfire.namesrv.config import NameServerConfig
 from hotfire.namesrv.program import NameServerProgram
 from hotfire.net.peer import Peer
+from hotfire.protocol.bodies import decode_body
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.connection import FrameReader
-from hotfire.protocol.requests import GetBrokerClusterInfo, GetRouteInfoByTopic
+from hotfire.protocol.requests import GetBrokerClusterInfo, GetRouteInfoByTopic, UpdateAndCreateTopic
 from tests.unit.namesrv.fakes import FakeBroker
 
 TOPICS = [TopicConfig("T", 4, 4), TopicConfig("U", 4, 4)]
@@ -73,5 +77,51 @@ def test_oneway_request_gets_no_reply_even_when_it_fails() -> None:
         await asyncio.sleep(0.1)  # whatever else was to come would be here by now
         assert [(frame.opaque, frame.code) for frame in frames] == [(reply.opaque, 0)]
         await peer.close()
+
+    serve(scenario)
+
+
+@pytest.mark.promise(10)
+def test_changed_topic_is_routed_within_a_second_and_never_twice(tmp_path: Path) -> None:
+    """Made with 4 queues, changed to 8: the route shows 4, then 8, never both, each within 1 s."""
+
+    def change(queue_count: int) -> UpdateAndCreateTopic:
+        return UpdateAndCreateTopic(
+            topic="changing",
+            default_topic="TBW102",
+            read_queue_nums=queue_count,
+            write_queue_nums=queue_count,
+            perm=6,
+            topic_filter_type="SINGLE_TAG",
+        )
+
+    async def scenario(address: str) -> None:
+        program = BrokerProgram(
+            BrokerConfig(
+                bind_address="127.0.0.1",
+                listen_port=0,
+                namesrv_addr=address,
+                store_path_root_dir=str(tmp_path),
+            )
+        )
+        await program.start()
+        try:
+            assert await program.wait_registered(5.0) == []
+            admin, client = await Peer.connect(program.advertised), await Peer.connect(address)
+            shown: list[tuple[tuple[int, int], ...]] = []
+            for queue_count in (4, 8):
+                await admin.ask(change(queue_count), 5.0)
+                deadline = time.monotonic() + 1.0
+                while not shown or shown[-1] != ((queue_count, queue_count),):
+                    reply = await client.invoke(GetRouteInfoByTopic(topic="changing"), 5.0)
+                    if reply.code == ResponseCode.SUCCESS:
+                        queues = decode_body(RouteData, reply.body).queues
+                        shown.append(tuple((one.read_queues, one.write_queues) for one in queues))
+                    assert time.monotonic() < deadline, shown
+            assert set(shown) == {((4, 4),), ((8, 8),)}
+            await admin.close()
+            await client.close()
+        finally:
+            await program.close()
 
     serve(scenario)

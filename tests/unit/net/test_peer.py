@@ -140,7 +140,7 @@ def test_silent_peer_is_a_timeout_at_the_given_time() -> None:
                 with pytest.raises(Timeout, match=f"request 105 within {given_ms} ms"):
                     await peer.invoke(GetRouteInfoByTopic(topic="T"), given_ms / 1000)
                 took_ms = (time.perf_counter() - started) * 1000
-                assert given_ms <= took_ms < given_ms + 250, took_ms
+                assert given_ms <= took_ms < given_ms + 600, took_ms
             assert peer.in_flight_count == 0
 
     run(scenario)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")  # noqa: S108  # what is made in it gets a name of its own
 
 
 @pytest.fixture(scope="session")

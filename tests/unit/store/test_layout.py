@@ -78,7 +78,7 @@ def test_a_record_starts_with_its_length_and_holds_what_was_sent(in_memory: Path
 @pytest.mark.core
 @pytest.mark.promise(22)
 def test_what_does_not_fit_goes_to_the_next_file(in_memory: Path) -> None:
-    """The rest of a full file is one blank; the record is the first of the next file; readers do not notice."""
+    """The rest of a full file is one blank; the record comes first in the next file; readers cross over."""
     with Driven(in_memory / "store", segment_bytes=4096) as driven:
         for i in range(40):
             driven.send("t", 0, bytes([i]) * (300 + 7 * i))

@@ -1,4 +1,4 @@
-"""The store as a state machine against a plain list: whatever order things happen in, what was readable stays."""
+"""The store as a state machine against a plain list: in whatever order, what was readable stays."""
 
 import shutil
 import tempfile

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ FIRST = "00000000000000000000"
 
 
 @pytest.fixture
-def driven(in_memory: Path) -> Iterator[Driven]:
+def driven(in_memory: Path) -> Driven:
     """Records over three queues and several segments, all readable."""
     driven = Driven(in_memory / "store", segment_bytes=4096).open()
     for i in range(60):
@@ -31,7 +30,7 @@ def driven(in_memory: Path) -> Iterator[Driven]:
         if i % 5 == 0:
             driven.turn()
     driven.turn()
-    yield driven
+    return driven
 
 
 # --- queues are derived ---
@@ -186,7 +185,7 @@ def test_a_sound_checkpoint_spares_the_reading(driven: Driven, in_memory: Path) 
 
 
 def test_store_time_never_goes_back(driven: Driven, in_memory: Path) -> None:
-    """The clock set back, within a run, over a crash and over a restart: store times still do not decrease."""
+    """The clock set back, within a run, over a crash and over a restart: store times do not decrease."""
     driven.now_ms -= 3_600_000
     driven.send("stock", 0, b"an hour ago")
     driven.turn()
@@ -206,7 +205,7 @@ def test_store_time_never_goes_back(driven: Driven, in_memory: Path) -> None:
 
 
 def test_checksums_may_be_switched(in_memory: Path) -> None:
-    """Records written while the record checksum was off are still believed after it is on, and the reverse."""
+    """Records written while the checksum over them was off are believed after it is on, and the reverse."""
     driven = Driven(in_memory / "store", append_crc=False).open()
     for append_crc in (False, True, False, True):
         for i in range(3):

@@ -43,8 +43,12 @@ def query(broker: Broker, call: Call[QueryConsumerOffset]) -> Outcome:
 @handles(UpdateConsumerOffset)
 def update(broker: Broker, call: Call[UpdateConsumerOffset]) -> Outcome:
     request = call.request
-    broker.groups.require(request.consumer_group, call.now_ms)
-    broker.topics.require(request.topic)
+    if broker.groups.get(request.consumer_group) is None:  # committing makes no group
+        raise BrokerRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group} not exist!"
+        )
+    if broker.topics.get(request.topic) is None:
+        raise BrokerRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} not exist!")
     broker.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
     return Answer()
 

@@ -1,0 +1,231 @@
+"""Who is alive: heartbeats, member lists, and the news of joins and leaves."""
+
+import pytest
+
+from hotfire.broker.clients import Clients
+from hotfire.model import ConsumerData, Heartbeat, SubscriptionGroup, TopicConfig
+from hotfire.protocol.bodies import ConsumerList, decode_body, encode_body
+from hotfire.protocol.command import Command
+from hotfire.protocol.requests import (
+    GetConsumerListByGroup,
+    HeartBeat,
+    NotifyConsumerIdsChanged,
+    UnregisterClient,
+)
+from tests.unit.broker.conftest import Make
+from tests.unit.broker.harness import FakeConnection, Harness, tagged
+
+EVERYTHING = tagged("T", "*")
+
+
+def members(heart: Harness, group: str = "CG") -> list[str] | None:
+    """Client ids the broker answers; None for "no consumer for this group"."""
+    asker = heart.connect(59_999)
+    reply = heart.ask(GetConsumerListByGroup(consumer_group=group), asker)
+    if reply.code != 0:
+        assert (reply.code, reply.remark) == (1, f"no consumer for this group, {group}")
+        return None
+    return sorted(decode_body(ConsumerList, reply.body).client_ids)
+
+
+def notices(*connections: FakeConnection) -> list[list[str]]:
+    """Groups that each connection was told about since last asked."""
+    told = []
+    for connection in connections:
+        frames = connection.take()
+        assert all(frame.is_oneway and not frame.is_response for frame in frames), frames
+        assert all(frame.code == 40 for frame in frames), frames
+        told.append([NotifyConsumerIdsChanged.from_command(frame).consumer_group for frame in frames])
+    return told
+
+
+def leave(heart: Harness, connection: FakeConnection, client_id: str, group: str = "CG") -> Command:
+    (opaque,) = heart.receive(
+        UnregisterClient(client_id=client_id, producer_group=None, consumer_group=group), to=connection
+    )
+    frames = connection.take()
+    (reply,) = [frame for frame in frames if frame.is_response]
+    assert (reply.opaque, reply.code) == (opaque, 0)
+    connection._unread = [frame for frame in frames if not frame.is_response]
+    return reply
+
+
+def test_heartbeat_is_answered_as_5_x_does(heart: Harness) -> None:
+    """Success, the broker's version, and that heartbeats of the second kind are understood."""
+    reply = heart.beat("c", "CG", EVERYTHING)
+    assert (reply.code, reply.version) == (0, 513)
+    assert (reply.fields or {})["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+
+
+def test_members_are_those_who_beat(heart: Harness) -> None:
+    """A group's list holds its living members, each once, and not those of other groups."""
+    assert members(heart) is None
+    one, two, three = (heart.connect(50_100 + number) for number in range(3))
+    heart.beat("c1", "CG", EVERYTHING, connection=one)
+    heart.beat("c2", "CG", EVERYTHING, connection=two)
+    heart.beat("c2", "CG", EVERYTHING, connection=three)  # dialled again before the old one closed
+    heart.beat("c9", "Other", EVERYTHING, connection=three)
+    assert members(heart) == ["c1", "c2"]
+    assert members(heart, "Other") == ["c9"]
+    heart.disconnect(two)
+    assert members(heart) == ["c1", "c2"], "still there by its new connection"
+    heart.disconnect(three)
+    assert members(heart) == ["c1"]
+    assert members(heart, "Other") is None
+
+
+def test_every_member_hears_of_joins(heart: Harness) -> None:
+    """The newcomer and all who were there are told, once; a heartbeat that changes nothing is no news."""
+    one, two = heart.connect(50_100), heart.connect(50_101)
+    heart.beat("c1", "CG", EVERYTHING, connection=one)
+    assert notices(one, two) == [["CG"], []]
+    heart.beat("c2", "CG", EVERYTHING, connection=two)
+    assert notices(one, two) == [["CG"], ["CG"]]
+    heart.beat("c1", "CG", EVERYTHING, connection=one)
+    heart.beat("c2", "CG", EVERYTHING, connection=two)
+    assert notices(one, two) == [[], []]
+
+
+def test_every_member_hears_of_leaves(heart: Harness) -> None:
+    """Unregistered or disconnected: the others hear of it at once."""
+    one, two, three = connections = [heart.connect(50_100 + number) for number in range(3)]
+    for number, connection in enumerate(connections):
+        heart.beat(f"c{number}", "CG", EVERYTHING, connection=connection)
+    notices(*connections)
+    leave(heart, three, "c2")
+    assert notices(one, two, three) == [["CG"], ["CG"], []]
+    assert members(heart) == ["c0", "c1"]
+    heart.disconnect(two)
+    assert notices(one, two, three) == [["CG"], [], []]
+    assert members(heart) == ["c0"]
+    leave(heart, three, "c2")  # long gone
+    leave(heart, one, "c0", group="NeverWas")
+    assert notices(one) == [[]]
+
+
+def test_a_change_of_topics_is_news(heart: Harness) -> None:
+    """A member subscribes to another topic or gives one up: everyone rebalances."""
+    one, two = heart.connect(50_100), heart.connect(50_101)
+    heart.beat("c1", "CG", EVERYTHING, connection=one)
+    heart.beat("c2", "CG", EVERYTHING, connection=two)
+    notices(one, two)
+    heart.beat("c1", "CG", EVERYTHING, tagged("U", "*"), connection=one)
+    assert notices(one, two) == [["CG"], ["CG"]]
+    heart.beat("c1", "CG", EVERYTHING, connection=one)
+    assert notices(one, two) == [["CG"], ["CG"]]
+    heart.beat("c1", "CG", tagged("T", "A", version=2), connection=one)
+    assert notices(one, two) == [[], []], "another filter moves no queues"
+
+
+def test_silent_members_are_forgotten_after_120_s(heart: Harness) -> None:
+    """120 to 130 s after its last heartbeat a member is gone and the others know; who beats stays."""
+    silent, lively = heart.connect(50_100), heart.connect(50_101)
+    heart.beat("silent", "CG", EVERYTHING, connection=silent)
+    heart.beat_producer("silent", "PG", connection=silent)
+    heart.beat("lively", "CG", EVERYTHING, connection=lively)
+    notices(silent, lively)
+    for _ in range(4):
+        heart.pass_time(30_000, step_ms=1000)
+        heart.beat("lively", "CG", EVERYTHING, connection=lively)
+        assert members(heart) == ["lively", "silent"]
+        assert "PG" in heart.broker.clients.producers
+    assert notices(silent, lively) == [[], []]
+    heart.pass_time(10_000, step_ms=1000)
+    assert members(heart) == ["lively"]
+    assert "PG" not in heart.broker.clients.producers
+    assert notices(silent, lively) == [[], ["CG"]]
+
+
+def test_an_expired_group_must_subscribe_again(heart: Harness) -> None:
+    """With its last member the group's subscriptions go: pulls without one of their own are refused."""
+    heart.beat("c", "CG", EVERYTHING)
+    heart.connection.take()
+    heart.send()
+    assert [heart.pull(flag=0).code for _ in range(2)] == [0, 0]
+    heart.pass_time(131_000, step_ms=1000)
+    assert heart.pull(flag=0).code == 24
+
+
+def test_groups_that_want_no_notices_get_none(make: Make) -> None:
+    """notifyConsumerIdsChangedEnable, of the broker or of the group, silences the news."""
+    quiet = make("quiet", notify_consumer_ids_changed_enable=False)
+    loud = make("loud")
+    group = SubscriptionGroup("CG", notify_consumer_ids_changed_enable=False)
+    loud.broker.groups._groups["CG"] = group
+    for heart in (quiet, loud):
+        connection = heart.connect(50_100)
+        heart.beat("c", "CG", EVERYTHING, connection=connection)
+        assert notices(connection) == [[]]
+        assert members(heart) == ["c"]
+    connection = loud.connect(50_101)
+    loud.beat("d", "Other", EVERYTHING, connection=connection)
+    assert notices(connection) == [["Other"]]
+
+
+def test_producers_and_consumers_of_one_client(heart: Harness) -> None:
+    """One heartbeat may speak for several groups; leaving one keeps the others."""
+    heart.beat_producer("c", "PG")
+    heart.beat("c", "CG", EVERYTHING)
+    heart.beat("c", "CG2", EVERYTHING)
+    heart.connection.take()
+    leave(heart, heart.connection, "c", "CG")
+    assert members(heart) is None
+    assert members(heart, "CG2") == ["c"]
+    assert list(heart.broker.clients.producers) == ["PG"]
+    heart.disconnect(heart.connection)
+    assert heart.broker.clients.producers == {}
+    assert heart.broker.clients.consumers == {}
+
+
+def test_first_heartbeat_makes_group_and_retry_topic(heart: Harness) -> None:
+    """A consumer group can be sent messages back from its first heartbeat on."""
+    heart.beat("c", "CG", EVERYTHING)
+    assert heart.broker.groups.get("CG") == SubscriptionGroup("CG")
+    assert heart.broker.topics.get("%RETRY%CG") == TopicConfig("%RETRY%CG", 1, 1, perm=6)
+
+
+def test_groups_are_not_made_where_that_is_switched_off(make: Make) -> None:
+    """autoCreateSubscriptionGroup=false: the heartbeat is taken, no group and no topic come of it."""
+    heart = make(auto_create_subscription_group=False)
+    assert heart.beat("c", "CG", EVERYTHING).code == 0
+    assert heart.broker.groups.get("CG") is None
+    assert heart.broker.topics.get("%RETRY%CG") is None
+
+
+def test_heartbeats_without_subscriptions_keep_them(heart: Harness) -> None:
+    """The short heartbeat of 5.x clients confirms the member and leaves its subscriptions as they are."""
+    heart.beat("c", "CG", tagged("T", "A"))
+    heart.connection.take()
+    short = Heartbeat("c", consumers=(ConsumerData("CG"),), fingerprint=77, without_sub=True)
+    reply = heart.ask(HeartBeat(body=encode_body(short)))
+    assert reply.code == 0
+    assert heart.broker.clients.consumers["CG"].subscriptions["T"].expression == "A"
+    assert heart.connection.take() == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientID":5}', b"\xff\xfe", b"null", b"{}"])
+def test_a_heartbeat_that_is_none_is_answered(heart: Harness, body: bytes) -> None:
+    """Nonsense in the body: code 1 that says so; the connection and the broker go on."""
+    reply = heart.ask(HeartBeat(body=body))
+    assert reply.code == 1
+    assert "Heartbeat" in (reply.remark or "") or "JSON" in (reply.remark or ""), reply.remark
+    assert heart.broker.clients.consumers == {}
+    assert not heart.connection.closed
+
+
+def test_illegal_group_names_are_refused(heart: Harness) -> None:
+    """A group name that no topic could be made from is refused with its name."""
+    reply = heart.beat("c", "no such group", EVERYTHING)
+    assert reply.code == 29
+    assert "no such group" in (reply.remark or "")
+
+
+def test_expiry_is_by_the_last_heartbeat() -> None:
+    """At exactly the limit a client still lives; one millisecond later it does not."""
+    from hotfire.broker.clients import Member
+
+    clients, connection = Clients(120_000), FakeConnection()
+    clients.beat(connection, Heartbeat("c", consumers=(ConsumerData("CG"),)), Member("c", 0, 0, 1000))
+    assert clients.expire(121_000) == set()
+    assert clients.expire(121_001) == {"CG"}
+    assert clients.consumers == {}

@@ -1,0 +1,87 @@
+"""The front door: what it costs to open, and what it says when something is wrong."""
+
+import importlib
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from hotfire.cli import COMMANDS, main
+
+HELP_CPU_S_MAX = 0.15
+
+
+def cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def test_help_is_cheap_and_lists_every_command() -> None:
+    """`hotfire --help` takes at most 150 ms of processor time and imports no command and no event loop."""
+    command = [sys.executable, "-X", "importtime", "-m", "hotfire.cli", "--help"]
+    costs = []
+    for _ in range(3):
+        before = cpu_of_children()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        costs.append(cpu_of_children() - before)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not imported & {"asyncio", "hotfire.client.producer", "hotfire.protocol.requests"}
+    assert min(costs) <= HELP_CPU_S_MAX
+    for name, (_, help_line) in COMMANDS.items():
+        assert name in done.stdout
+        assert help_line in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"demo"}))
+def test_every_command_can_be_configured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each module in the table exists, and its own help tells what it takes."""
+    module = importlib.import_module(COMMANDS[name][0])
+    assert callable(module.configure)
+    assert callable(module.run)
+    with pytest.raises(SystemExit) as exited:
+        main([name, "--help"])
+    assert exited.value.code == 0
+    assert f"usage: hotfire {name}" in capsys.readouterr().out
+
+
+def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """`hotfire` alone shows what there is, and is not a success."""
+    assert main([]) == 2
+    assert "commands:" in capsys.readouterr().out
+
+
+def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """A word that is no command: exit 2 and the choices."""
+    with pytest.raises(SystemExit) as exited:
+        main(["sned"])
+    assert exited.value.code == 2
+    assert "invalid choice: 'sned'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (
+            ["send", "T", "x", "-n", "127.0.0.1:1"],
+            "hotfire send: topic T: no name server answered: 127.0.0.1:1",
+        ),
+        (["send", "T", "x", "-n", "nowhere"], "hotfire send: address 'nowhere' is not host:port"),
+        (["send", "T", "x", "--file", "y"], "hotfire send: give either BODY or --file"),
+        (["send", "T", "--file", "/no/such"], "hotfire send: file /no/such: No such file"),
+        (["send", "T", "x", "--count", "0"], "hotfire send: --count 0: must be at least 1"),
+        (["send", "T", "x", "--property", "a"], "hotfire send: --property a: expected NAME=VALUE"),
+        (["send", "two words", "x"], "hotfire send: topic 'two words' holds characters"),
+        (["tail", "T", "-n", "127.0.0.1:1"], "hotfire tail: topic T: no name server answered"),
+        (["topic", "list", "-n", "127.0.0.1:1"], "hotfire topic: no name server answered"),
+    ],
+)
+def test_error_is_one_line_and_exit_1(
+    argv: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be done is said in one line on stderr, without a traceback."""
+    assert main(argv) == 1
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith(error)
+    assert written.err.count("\n") == 1

@@ -1,0 +1,761 @@
+"""Sockets for a heart: any chunks in, bounded memory, and a peer that misbehaves harms nobody else."""
+
+import asyncio
+import dataclasses
+import gc
+import logging
+import random
+import socket
+import struct
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from hotfire.broker.broker import Broker
+from hotfire.broker.config import BrokerConfig
+from hotfire.broker.program import BrokerProgram
+from hotfire.errors import ConfigError
+from hotfire.net import server as server_module
+from hotfire.net.heart import CommandHeart, Connection
+from hotfire.net.server import Server, ServerConnection, bind, local_address, now_ms, resolve
+from hotfire.protocol.command import FRAME_BYTES_MAX, Command, encode
+from hotfire.protocol.connection import FrameReader
+from hotfire.protocol.record import Host
+from hotfire.protocol.requests import PullMessage, SendMessageV2
+from hotfire.store.disk import Disk
+from hotfire.store.store import Store
+
+Scenario = Coroutine[Any, Any, None]
+LIMIT_S = 20.0
+ECHO, BIG, HOLD, FAIL = 1, 2, 3, 4
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Runs a scenario on one of the two loops the programs run on."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def runner(scenario: Scenario) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                await scenario
+
+        with asyncio.Runner(loop_factory=factory) as loop:
+            loop.run(bounded())
+
+    return runner
+
+
+class EchoHeart(CommandHeart):
+    """Answers with what it got; or with a lot, or by holding, or not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.gone: list[Connection] = []
+        self.late: list[tuple[Connection, Command]] = []
+
+    def handle(self, connection: Connection, command: Command, now_ms: int) -> Command | None:
+        self.count += 1
+        if command.code == FAIL:
+            raise ZeroDivisionError("a mistake of ours")
+        if command.code in (BIG, HOLD):
+            size = int((command.fields or {})["size"])
+            if command.code == HOLD:
+                connection.write(encode(command.reply(0, body=bytes(size))))
+                connection.hold()
+                self.held.append(connection)
+                return None
+            return command.reply(0, body=bytes(size))
+        return command.reply(0, fields=command.fields, body=command.body)
+
+    def disconnected(self, connection: Connection, now_ms: int) -> None:
+        self.gone.append(connection)
+
+
+@asynccontextmanager
+async def served(heart: Any) -> AsyncIterator[tuple[Server, int]]:
+    server = Server(heart)
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    await server.listen(listener)
+    server.start()
+    try:
+        yield server, port
+    finally:
+        await server.close()
+
+
+class Client:
+    """A peer with nothing between it and its socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._reader = FrameReader()
+
+    @classmethod
+    async def dial(cls, port: int, *, receive_buffer: int | None = None) -> "Client":
+        sock = socket.socket()
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock)
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.sock.close()
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.sock, data)
+
+    async def receive(self, count: int) -> list[Command]:
+        """So many commands; fewer when the server hangs up before."""
+        commands: list[Command] = []
+        while len(commands) < count:
+            data = await self.recv()
+            if not data:
+                break
+            commands.extend(self._reader.receive_data(data))
+        return commands
+
+    async def recv(self) -> bytes:
+        with suppress(ConnectionError):
+            return await asyncio.get_running_loop().sock_recv(self.sock, 1 << 20)
+        return b""
+
+    async def ask(self, command: Command) -> Command | None:
+        await self.send(encode(command))
+        replies = await self.receive(1)
+        return replies[0] if replies else None
+
+    async def is_closed(self) -> bool:
+        """Waits until the server hangs up."""
+        while await self.recv():
+            pass
+        return True
+
+    def reset(self) -> None:
+        """Go without a goodbye."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+async def until(done: Callable[[], object]) -> None:
+    while not done():  # noqa: ASYNC110  # the server under test has no events for tests to wait on
+        await asyncio.sleep(0.002)
+
+
+def only(server: Server) -> ServerConnection:
+    (connection,) = server.connections
+    return connection
+
+
+def of(server: Server, client: Client) -> ServerConnection:
+    return next(c for c in server.connections if c.peer == client.sock.getsockname())
+
+
+def big(size: int, opaque: int = 0, code: int = BIG) -> bytes:
+    return encode(Command(code, opaque=opaque, fields={"size": str(size)}))
+
+
+# --- frames ---
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_frames_arrive_in_any_chunks(run: Callable[[Scenario], None], seed: int) -> None:
+    """Many peers share one read buffer; each gets exactly its own frames back, however they were cut."""
+    rng = random.Random(seed)
+
+    async def talk(port: int, number: int) -> None:
+        sent = {
+            opaque: rng.randbytes(rng.choice([0, 1, 100, 5000, 300_000]))
+            for opaque in range(number * 1000, number * 1000 + 20)
+        }
+        data = b"".join(encode(Command(ECHO, opaque=opaque, body=body)) for opaque, body in sent.items())
+        async with await Client.dial(port) as client:
+            reading = asyncio.create_task(client.receive(len(sent)))
+            at = 0
+            while at < len(data):
+                size = rng.choice([1, 2, 3, 5, 100, 7000, 200_000])
+                await client.send(data[at : at + size])
+                at += size
+                if rng.random() < 0.5:
+                    await asyncio.sleep(0)
+            assert {reply.opaque: reply.body for reply in await reading} == sent
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port):
+            await asyncio.gather(*(talk(port, number) for number in range(8)))
+            await until(lambda: not server.connections)
+
+    run(scenario())
+
+
+def test_a_frame_byte_by_byte(run: Callable[[Scenario], None]) -> None:
+    """The slowest of peers is understood, and keeps nobody waiting meanwhile."""
+
+    async def scenario() -> None:
+        async with (
+            served(EchoHeart()) as (_, port),
+            await Client.dial(port) as slow,
+            await Client.dial(port) as fast,
+        ):
+            frame = encode(Command(ECHO, opaque=7, body=b"abc"))
+            for byte in frame[:-1]:
+                await slow.send(bytes([byte]))
+                reply = await fast.ask(Command(ECHO, opaque=1))
+                assert reply is not None
+                assert reply.opaque == 1
+            await slow.send(frame[-1:])
+            (reply,) = await slow.receive(1)
+            assert (reply.opaque, reply.body) == (7, b"abc")
+
+    run(scenario())
+
+
+def test_largest_frame_is_taken(run: Callable[[Scenario], None]) -> None:
+    """16 MiB, the most the protocol allows, in and out."""
+
+    async def scenario() -> None:
+        body = random.Random(1).randbytes(FRAME_BYTES_MAX - 200)
+        async with served(EchoHeart()) as (_, port), await Client.dial(port) as client:
+            sending = asyncio.create_task(client.send(encode(Command(ECHO, body=body))))
+            (reply,) = await client.receive(1)
+            await sending
+            assert reply.body == body
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("announced", [0, 3, -1, -(2**31), FRAME_BYTES_MAX - 3, 2**31 - 1])
+def test_impossible_length_closes_that_peer_only(
+    run: Callable[[Scenario], None], announced: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hung up on as soon as the four bytes are there, after what came before them was answered."""
+
+    async def scenario() -> None:
+        async with (
+            served(EchoHeart()) as (server, port),
+            await Client.dial(port) as bad,
+            await Client.dial(port) as good,
+        ):
+            assert await good.ask(Command(ECHO)) is not None
+            await bad.send(encode(Command(ECHO, opaque=5)) + struct.pack(">i", announced))
+            assert [reply.opaque for reply in await bad.receive(2)] == [5]
+            assert await bad.is_closed()
+            assert await good.ask(Command(ECHO)) is not None
+            await until(lambda: len(server.connections) == 1)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert str(announced + 4) in caplog.text
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">iI", 8, 5 << 24 | 4) + b"{}{}",  # a serialisation nobody knows
+        struct.pack(">iI", 8, 200) + b"{}{}",  # a header longer than its frame
+        struct.pack(">iI", 8, 4) + b"\xff\xfe{}",
+        b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # somebody speaks TLS
+    ],
+)
+def test_bytes_that_are_no_frame_close_that_peer(run: Callable[[Scenario], None], frame: bytes) -> None:
+    """Whatever else connects is hung up on; the port goes on serving."""
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (_, port), await Client.dial(port) as bad:
+            await bad.send(frame)
+            assert await bad.is_closed()
+            async with await Client.dial(port) as good:
+                assert await good.ask(Command(ECHO)) is not None
+
+    run(scenario())
+
+
+def test_our_own_mistake_closes_one_peer(
+    run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler that raises loses the connection it served, says so in the log, and nothing more."""
+
+    async def scenario() -> None:
+        async with (
+            served(EchoHeart()) as (_, port),
+            await Client.dial(port) as unlucky,
+            await Client.dial(port) as other,
+        ):
+            await unlucky.send(encode(Command(FAIL)))
+            assert await unlucky.is_closed()
+            assert await other.ask(Command(ECHO)) is not None
+
+    run(scenario())
+    assert "a mistake of ours" in caplog.text
+
+
+# --- memory ---
+
+
+def test_announced_bytes_cost_nothing(run: Callable[[Scenario], None]) -> None:
+    """200 peers announce 16 MiB each and send 1 KiB: less than 64 KiB for each of them."""
+    peers, part = 200, 1024
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port):
+            clients = [await Client.dial(port) for _ in range(peers)]
+            await until(lambda: len(server.connections) == peers)
+            gc.collect()
+            tracemalloc.start()
+            try:
+                before, _ = tracemalloc.get_traced_memory()
+                for client in clients:
+                    await client.send(struct.pack(">i", FRAME_BYTES_MAX - 4) + bytes(part - 4))
+                await until(lambda: sum(len(c._aside or b"") for c in server.connections) == peers * part)
+                after, _ = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert (after - before) / peers <= 64 << 10
+            assert (after - before) / peers >= part, "the measurement sees nothing"
+            async with await Client.dial(port) as good:
+                assert await good.ask(Command(ECHO)) is not None
+            for client in clients:
+                client.sock.close()
+            await until(lambda: not server.connections)
+
+    run(scenario())
+
+
+def test_idle_peers_keep_nothing_aside(run: Callable[[Scenario], None]) -> None:
+    """After its frames are answered a connection holds no bytes of them."""
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port), await Client.dial(port) as client:
+            frame = encode(Command(ECHO, body=bytes(300_000)))
+            await until(lambda: server.connections)
+            for cut in (1, 1000, len(frame) - 1):
+                await client.send(frame[:cut])
+                await until(lambda cut=cut: len(only(server)._aside or b"") == cut)  # type: ignore[misc]
+                await client.send(frame[cut:])
+                assert len(await client.receive(1)) == 1
+                assert only(server)._aside is None
+
+    run(scenario())
+
+
+# --- peers that do not read ---
+
+
+def test_who_does_not_read_is_not_read_from(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies pile up to the high-water mark, then requests wait; once the peer reads, all are served."""
+    monkeypatch.setattr(server_module, "WRITE_HIGH_BYTES", 1 << 20)
+    monkeypatch.setattr(server_module, "WRITE_LOW_BYTES", 1 << 18)
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+        async with (
+            served(heart) as (server, port),
+            await Client.dial(port, receive_buffer=64 << 10) as lazy,
+            await Client.dial(port) as other,
+        ):
+            await other.ask(Command(ECHO))
+            await lazy.send(big(1 << 18, 0))
+            await until(lambda: heart.count == 2)
+            connection = of(server, lazy)
+            sent = 1
+            while connection._transport.is_reading():
+                await lazy.send(big(1 << 18, sent))
+                sent += 1
+                await until(lambda n=sent: heart.count > n or not connection._transport.is_reading())
+            assert (1 << 20) <= connection._transport.get_write_buffer_size() <= (1 << 20) + (1 << 19)
+            served_before = heart.count
+            for opaque in range(sent, sent + 20):
+                await lazy.send(big(1 << 18, opaque))
+            for _ in range(20):
+                assert await other.ask(Command(ECHO)) is not None, "others wait for the lazy one"
+            assert heart.count == served_before + 20, "read on although nobody takes the replies"
+            replies = await lazy.receive(sent + 20)
+            assert [reply.opaque for reply in replies] == list(range(sent + 20))
+
+    run(scenario())
+
+
+def test_who_lets_too_much_pile_up_is_closed(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond the hard limit the peer is dropped and its memory freed at once."""
+    monkeypatch.setattr(server_module, "WRITE_BYTES_MAX", 8 << 20)
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+        async with (
+            served(heart) as (server, port),
+            await Client.dial(port, receive_buffer=64 << 10) as lazy,
+            await Client.dial(port) as other,
+        ):
+            assert await other.ask(Command(ECHO)) is not None
+            await lazy.send(b"".join(big(1 << 20, opaque) for opaque in range(40)))
+            await until(lambda: len(server.connections) == 1)
+            assert heart.count == 41, "the frames of that read were handled, their replies dropped"
+            assert await other.ask(Command(ECHO)) is not None
+            assert await lazy.is_closed()
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert "bytes unread" in caplog.text
+    assert caplog.text.count("closing peer") == 1
+
+
+def test_notices_to_a_peer_that_does_not_read_are_bounded_too(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the heart writes unasked counts like replies."""
+    monkeypatch.setattr(server_module, "WRITE_BYTES_MAX", 4 << 20)
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port), await Client.dial(port, receive_buffer=4096):
+            await until(lambda: server.connections)
+            connection = only(server)
+            for _ in range(100):
+                connection.write(bytes(1 << 20))
+                connection._transport.get_write_buffer_size()
+            assert connection.closed
+            await until(lambda: not server.connections)
+
+    run(scenario())
+
+
+# --- held ---
+
+
+def test_held_peer_goes_on_where_it_stopped(run: Callable[[Scenario], None]) -> None:
+    """What came with the request that was held, and after it, is served once the heart lets go."""
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+
+        def receive(connection: Connection, data: memoryview, now: int) -> int:
+            if heart.count < 3:
+                return CommandHeart.receive(heart, connection, data, now)
+            if not heart.held:
+                connection.hold()
+                heart.held.append(connection)
+            return 0
+
+        heart.receive = receive  # type: ignore[method-assign, assignment]
+        async with served(heart) as (server, port), await Client.dial(port) as client:
+            for opaque in range(3):
+                await client.send(encode(Command(ECHO, opaque=opaque)))
+            assert len(await client.receive(3)) == 3
+            for opaque in range(3, 9):
+                await client.send(encode(Command(ECHO, opaque=opaque)))
+            await until(lambda: heart.held)
+            assert not only(server)._transport.is_reading()
+            heart.count = 0
+            del heart.receive
+            server._ring(lambda now: None)
+            assert [reply.opaque for reply in await client.receive(6)] == [3, 4, 5, 6, 7, 8]
+            assert only(server)._transport.is_reading()
+
+    run(scenario())
+
+
+def test_letting_go_does_not_open_a_peer_that_does_not_read(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held and over the high-water mark: both must end before the peer is read from again."""
+    monkeypatch.setattr(server_module, "WRITE_HIGH_BYTES", 1 << 20)
+    monkeypatch.setattr(server_module, "WRITE_LOW_BYTES", 1 << 10)
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+        async with (
+            served(heart) as (server, port),
+            await Client.dial(port, receive_buffer=4096) as client,
+        ):
+            await client.send(big(12 << 20, 1, HOLD))
+            await until(lambda: heart.held)
+            transport = only(server)._transport
+            assert transport.get_write_buffer_size() > 1 << 20
+            server._release_held()
+            assert not transport.is_reading()
+            await client.send(encode(Command(ECHO, opaque=2)))
+            replies = await client.receive(2)
+            assert [reply.opaque for reply in replies] == [1, 2]
+            assert transport.is_reading()
+
+    run(scenario())
+
+
+def test_held_peers_that_went_or_fail_do_not_stop_the_others(
+    run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of several held peers one is gone, one sends nonsense, one meets our mistake: the last is served."""
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+        async with served(heart) as (server, port):
+            clients = [await Client.dial(port) for _ in range(4)]
+            for client in clients:
+                await client.send(big(1, 0, HOLD))
+                await client.receive(1)
+            gone, nonsense, unlucky, good = clients
+            held = [c for c in heart.held if isinstance(c, ServerConnection)]
+            gone.reset()
+            held[0].abort()
+            held[1]._keep(bytearray(struct.pack(">i", -5)))
+            held[2]._keep(bytearray(encode(Command(FAIL))))
+            held[3]._keep(bytearray(encode(Command(ECHO, opaque=9))))
+            server._release_held()
+            assert [reply.opaque for reply in await good.receive(1)] == [9]
+            assert await nonsense.is_closed()
+            assert await unlucky.is_closed()
+            for client in (nonsense, unlucky, good):
+                client.sock.close()
+
+    run(scenario())
+    assert "a mistake of ours" in caplog.text
+
+
+def small_turns(directory: Path) -> Broker:
+    """A broker whose turn of the log takes 4 KiB."""
+    config = BrokerConfig(
+        broker_name="b", store_path_root_dir=str(directory), mapped_file_size_commit_log=4 << 20
+    )
+    store = Store(Disk(directory), dataclasses.replace(config.store(), turn_bytes_max=4096))
+    store.open()
+    return Broker(config, store, Host.parse("127.0.0.1", 10911), now_ms())
+
+
+def send_frame(opaque: int, queue_id: int = 0, body: bytes = b"body") -> bytes:
+    request = SendMessageV2(
+        producer_group="PG",
+        topic="BenchmarkTest",
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+        properties=f"UNIQ_KEY\x01{opaque:032X}\x02",
+        body=body,
+    )
+    return encode(request.to_command(opaque=opaque))
+
+
+def test_full_turns_hold_and_release_real_peers(run: Callable[[Scenario], None], tmp_path: Path) -> None:
+    """Peers that send far more than a turn takes are all answered, each in its order."""
+
+    async def scenario() -> None:
+        broker = small_turns(tmp_path / "store")
+        async with served(broker) as (_, port):
+            clients = [await Client.dial(port) for _ in range(5)]
+            for number, client in enumerate(clients):
+                await client.send(b"".join(send_frame(opaque, number) for opaque in range(300)))
+            for client in clients:
+                replies = await client.receive(300)
+                assert [(reply.opaque, reply.code) for reply in replies] == [(n, 0) for n in range(300)]
+                client.sock.close()
+        broker.close(now_ms())
+
+    run(scenario())
+
+
+# --- endings ---
+
+
+class Clock:
+    """The server's clock, moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_800_000_000_000
+        monkeypatch.setattr(server_module, "now_ms", lambda: self.now)
+
+
+def test_idle_peers_are_closed_after_120_s(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither read from nor written to for 120 s: closed. A word in either direction is life."""
+    clock = Clock(monkeypatch)
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port):
+            idle, asking, told = [await Client.dial(port) for _ in range(3)]
+            await told.send(encode(Command(ECHO)))
+            await told.receive(1)
+            await until(lambda: len(server.connections) == 3)
+            clock.now += 120_000
+            await asyncio.sleep(0.15)
+            assert len(server.connections) == 3, "closed before its time"
+            assert await asking.ask(Command(ECHO)) is not None
+            of(server, told).write(encode(Command(40, flag=2)))
+            await told.receive(1)
+            clock.now += 1000
+            await until(lambda: len(server.connections) == 2)
+            assert await idle.is_closed()
+            assert await asking.ask(Command(ECHO)) is not None
+            assert await told.ask(Command(ECHO)) is not None
+            for client in (idle, asking, told):
+                client.sock.close()
+
+    run(scenario())
+
+
+def test_reply_to_a_peer_that_just_went_stops_nobody(
+    run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Replies become due for many peers at once, some of them gone: all others get theirs."""
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+        waiting: list[tuple[Connection, Command]] = []
+
+        def later(connection: Connection, command: Command, now_ms: int) -> None:
+            waiting.append((connection, command))
+
+        heart.handle = later  # type: ignore[method-assign, assignment]
+        async with served(heart) as (_, port):
+            clients = [await Client.dial(port) for _ in range(9)]
+            for opaque, client in enumerate(clients):
+                await client.send(encode(Command(ECHO, opaque=opaque)))
+            await until(lambda: len(waiting) == 9)
+            for number in (0, 3, 6):
+                clients[number].reset()
+            waiting[1][0].close()
+            waiting[4][0].abort()  # type: ignore[attr-defined]
+            for connection, command in waiting:
+                connection.write(encode(command.reply(0)))
+                connection.write(encode(command.reply(0)))
+            for number in (2, 5, 7, 8):
+                assert [reply.opaque for reply in await clients[number].receive(2)] == [number] * 2
+            await until(lambda: len(heart.gone) == 5)
+            for client in clients:
+                client.sock.close()
+
+    run(scenario())
+    assert "ERROR" not in caplog.text
+
+
+def test_what_was_taken_is_answered_before_the_end(
+    run: Callable[[Scenario], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program is told to stop with sends taken and not yet synced: they are synced and answered first."""
+
+    async def scenario() -> None:
+        config = BrokerConfig(
+            broker_name="b",
+            bind_address="127.0.0.1",
+            listen_port=0,
+            store_path_root_dir=str(tmp_path / "store"),
+            mapped_file_size_commit_log=1 << 20,
+        )
+        program = BrokerProgram(config)
+        await program.start()
+        async with await Client.dial(program.port) as client, await Client.dial(program.port) as puller:
+            pull = PullMessage(
+                consumer_group="CG", topic="BenchmarkTest", queue_id=5, queue_offset=0, max_msg_nums=32,
+                sys_flag=6, commit_offset=0, suspend_timeout_millis=15_000, subscription="*", sub_version=0,
+            )  # fmt: skip
+            await puller.send(encode(pull.to_command(opaque=1)))
+            monkeypatch.setattr(program.broker, "turn", lambda now_ms: None)  # the flusher gets nothing yet
+            await client.send(b"".join(send_frame(opaque) for opaque in range(100)))
+            await until(lambda: program.broker.messages_stored == 100 and len(program.broker.parked) == 1)
+            assert program.broker.store.readable_end == 0
+            await program.close()
+            replies = await client.receive(101)
+            assert [(reply.opaque, reply.code) for reply in replies] == [(n, 0) for n in range(100)]
+            assert await puller.is_closed()
+        assert not (tmp_path / "store" / "abort").exists()
+
+    run(scenario())
+
+
+def test_after_the_end_nobody_is_let_in(run: Callable[[Scenario], None]) -> None:
+    """A closed server refuses connections and has none left."""
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port), await Client.dial(port) as client:
+            await until(lambda: server.connections)
+            await server.close()
+            assert await client.is_closed()
+            with pytest.raises(ConnectionRefusedError):
+                await Client.dial(port)
+            assert not server.connections
+
+    run(scenario())
+
+
+def test_end_does_not_wait_for_a_peer_that_does_not_read(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that never takes its replies delays the end by a moment, not for ever."""
+    monkeypatch.setattr(server_module, "CLOSE_TIMEOUT_S", 0.2)
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+        async with served(heart) as (server, port), await Client.dial(port, receive_buffer=4096) as lazy:
+            await lazy.send(big(12 << 20))
+            await until(lambda: heart.count == 1)
+            started = asyncio.get_running_loop().time()
+            await server.close()
+            assert asyncio.get_running_loop().time() - started < 1.0
+            await until(lambda: not server.connections)
+
+    run(scenario())
+
+
+# --- addresses ---
+
+
+def test_peers_are_known_by_their_address(run: Callable[[Scenario], None]) -> None:
+    """A connection carries the peer's address as records keep it, over IPv4 and IPv6."""
+
+    async def scenario() -> None:
+        server = Server(EchoHeart())
+        for host in ("127.0.0.1", "::1"):
+            try:
+                listener = bind(host, 0)
+            except ConfigError:
+                assert host == "::1", "loopback is always there"
+                continue
+            await server.listen(listener)
+            with socket.create_connection(listener.getsockname()[:2]) as sock:
+                await until(lambda: server.connections)
+                connection = only(server)
+                peer = Host.parse(*sock.getsockname()[:2])
+                assert connection.peer == sock.getsockname()[:2]
+                assert connection.born_host == peer.address + peer.port.to_bytes(4)
+            await until(lambda: not server.connections)
+        await server.close()
+
+    run(scenario())
+
+
+def test_ports_that_cannot_be_had_are_told_plainly() -> None:
+    """In use, not ours, not an address: the error names host and port and what to do."""
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 is in use: choose another"):
+            bind("127.0.0.1", port)
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        bind("192.0.2.1", 0)
+    with pytest.raises(ConfigError, match=r"no-such-host\.invalid"):
+        bind("no-such-host.invalid", 0)
+    with pytest.raises(ConfigError, match=r"no-such-host\.invalid"):
+        resolve("no-such-host.invalid")
+    assert resolve("127.0.0.1") == "127.0.0.1"
+    assert Host.parse(local_address(), 1).address
