@@ -262,6 +262,7 @@ static int read_pull(hf_frame *f, pull_fields *out) {
 static PyObject *find_grant(hf_lane *l, const pull_fields *q) {
     int by_header = (q->sys_flag & PULL_SUBSCRIPTION) != 0;
     if (by_header && !q->has_expression) return NULL;
+    if (q->group.size && memchr(q->group.p, 0, q->group.size)) return NULL; /* it would read as another key */
     size_t size = q->group.size + 1 + q->topic.size + (by_header ? 1 + q->expression.size : 0);
     PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (!key) return NULL;

@@ -57,7 +57,6 @@ class ReadStatus(Enum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
@@ -361,7 +360,8 @@ class Store:
         """Messages of one pull: from `offset`, at most so many, of these tag hashes."""
         consume_queue = self._queues.get((topic, queue_id))
         if consume_queue is None:
-            return Read(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            # the reference makes a queue when it is first asked for, so none is ever missing
+            return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         queue = consume_queue.entries
         low, high = queue.min, queue.max
         if high == 0:
