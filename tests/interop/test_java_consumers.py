@@ -132,7 +132,7 @@ def test_each_group_gets_everything_and_each_member_a_part(
 def test_a_join_moves_queues_within_a_second_and_a_death_gives_them_back(
     server: Server, clients: Clients, unique: Callable[[str], str]
 ) -> None:
-    """The broker tells the members who is there: queues go to a newcomer at once, and back after its death."""
+    """The broker tells the members who is there; queues go to a newcomer at once, back after its death."""
     topic, group = unique("topic"), unique("group")
     remoting.create_topic(server.broker, topic, QUEUES)
     first = clients.push(server, topic, group, "capture=true")
