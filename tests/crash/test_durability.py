@@ -77,6 +77,7 @@ def traced(
         assert server.terminate() == 0
     with server.calls.open() as lines:
         trace = Trace.read(lines, broker=server.broker, segment_bytes=SEGMENT_BYTES)
+    server.calls.unlink()
     return trace, traffic.acks
 
 
