@@ -61,7 +61,7 @@ def test_killed_broker_leaves_the_route_within_a_second(tmp_path: Path) -> None:
 @pytest.mark.promise(17)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_told_to_stop_they_clean_up(tmp_path: Path, number: signal.Signals) -> None:
-    """Broker: exit 0, `abort` gone, tables written, out of the route before it has even ended.
+    """Broker: says goodbye to the name server and is out of the route, exit 0, `abort` gone, tables written.
     Name server: exit 0 as well."""
     store = tmp_path / "broker-a"
     with running(tmp_path, "namesrv", "-c", namesrv_config(tmp_path), log="namesrv.err") as names:
@@ -74,6 +74,7 @@ def test_told_to_stop_they_clean_up(tmp_path: Path, number: signal.Signals) -> N
             broker.process.signal(number)
             assert broker.process.wait(STOP_TIMEOUT_S) == 0
             assert routed(names.namesrv) == [], "still routed although it has ended"
+            assert "its connection closed" not in names.log, "gone without a goodbye"
             assert not (store / "abort").exists()
             table = loads((store / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
             assert table == {"T@CG": {0: 1}} or table == {"T@CG": {"0": 1}}
