@@ -53,6 +53,10 @@ class Peer:
     def close(self) -> None:
         self.closed = True
 
+    @property
+    def is_clogged(self) -> bool:
+        return False
+
     def hold(self) -> None:
         self.held = True
 

@@ -100,6 +100,7 @@ class Store:
         self._owed: set[str] = set()
         """Queue files taken for a sync that has not succeeded yet."""
         self._complaint = ""
+        self._is_closed = False
         self.fault: str | None = None
         self.recovered = Recovered(0)
         self.was_unclean = False
@@ -130,6 +131,7 @@ class Store:
 
     def close(self) -> None:
         """Flush what was appended, write the checkpoint, leave no `abort` behind. Waits for the disk."""
+        self._is_closed = True
         self._settle_background(wait=True)
         while self.fault is None and (self.journal.busy or self.journal.pending):
             self.submit()
@@ -239,7 +241,13 @@ class Store:
                 f"no room for the log: {error.strerror}; free some space below {self._disk.root}"
             ) from None
 
+    @property
+    def is_writeable(self) -> bool:
+        return self.fault is None and not self._is_closed
+
     def check_writeable(self) -> None:
+        if self._is_closed:
+            raise StoreReadOnly("the store is closed: the broker is stopping")
         if self.fault is not None:
             raise StoreReadOnly(
                 f"the store is read-only: {self.fault}; repair the disk and restart the broker"
@@ -298,8 +306,12 @@ class Store:
             self._flush_beside(now_ms)
         return self._derive(self.readable_end)
 
+    def clock_moved(self, by_ms: int) -> None:
+        self._flushed_log_at += by_ms
+        self._flushed_queues_at += by_ms
+
     def _settle_background(self, *, wait: bool) -> None:
-        """Take in what became of the flush beside the loop. A failed sync is final, the rest is tried again."""
+        """Take in what became of the flush beside the loop. Only a failed sync is final."""
         if self._background is None or not (wait or self._background.done()):
             return
         background, self._background = self._background, None

@@ -11,7 +11,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -582,7 +582,53 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_800_000_000_000
+        self.set_by = 0
         monkeypatch.setattr(server_module, "now_ms", lambda: self.now)
+        monkeypatch.setattr(server_module, "monotonic_ms", lambda: self.now - self.set_by)
+
+
+def test_a_clock_that_is_set_closes_nobody(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wall clock jumps an hour ahead or back: the heart is told, and nobody counts as idle."""
+    clock, moved = Clock(monkeypatch), []
+
+    async def scenario() -> None:
+        heart = EchoHeart()
+        heart.clock_moved = moved.append  # type: ignore[method-assign]
+        async with served(heart) as (server, port), await Client.dial(port) as client:
+            await until(lambda: server.connections)
+            for by_ms in (3_600_000, -7_200_000):
+                clock.now += by_ms
+                clock.set_by += by_ms
+                await until(lambda by_ms=by_ms: by_ms in moved)  # type: ignore[misc]
+                await asyncio.sleep(0.12)  # two ticks, in which an idle peer would be closed
+                assert await client.ask(Command(ECHO)) is not None
+
+    run(scenario())
+
+
+def test_who_asks_for_more_than_it_reads_is_answered_by_and_by(run: Callable[[Scenario], None]) -> None:
+    """Sixty replies of a megabyte asked for at once: never more than a few wait, and all come."""
+    most = 0
+
+    async def scenario() -> None:
+        nonlocal most
+
+        class Generous(EchoHeart):
+            def handle(self, connection: Connection, command: Command, now_ms: int) -> Command | None:
+                nonlocal most
+                size = cast(ServerConnection, connection)._transport.get_write_buffer_size()
+                most = max(most, size)
+                return command.reply(0, body=bytes(1 << 20))
+
+        async with served(Generous()) as (_, port), await Client.dial(port) as client:
+            await client.send(b"".join(encode(Command(ECHO, opaque=i)) for i in range(60)))
+            replies = await client.receive(60)
+            assert [reply.opaque for reply in replies] == list(range(60))
+
+    run(scenario())
+    assert most <= server_module.WRITE_HIGH_BYTES
 
 
 def test_idle_peers_are_closed_after_120_s(

@@ -341,7 +341,7 @@ def test_marks_older_than_the_references_last_write_say_nothing() -> None:
 
 
 def test_without_marks_a_fault_before_good_records_is_damage(driven: Driven) -> None:
-    """No checkpoint: what lies behind a fault may have been acknowledged, so it is refused and not cut off."""
+    """No checkpoint: what lies behind a fault may have been acknowledged, so it is not cut off."""
     for _ in range(60):
         driven.send("t", 0, bytes(400))
     driven.turn()
