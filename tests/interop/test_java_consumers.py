@@ -129,10 +129,10 @@ def test_each_group_gets_everything_and_each_member_a_part(
 
 
 @pytest.mark.promise(110, 111)
-def test_group_is_shared_anew_within_a_second_of_a_join_or_a_death(
+def test_a_join_moves_queues_within_a_second_and_a_death_gives_them_back(
     server: Server, clients: Clients, unique: Callable[[str], str]
 ) -> None:
-    """The broker tells the members who is there: queues go to a newcomer at once, and back at its death."""
+    """The broker tells the members who is there; queues go to a newcomer at once, back after its death."""
     topic, group = unique("topic"), unique("group")
     remoting.create_topic(server.broker, topic, QUEUES)
     first = clients.push(server, topic, group, "capture=true")

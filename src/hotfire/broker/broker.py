@@ -19,7 +19,7 @@ from hotfire.broker import access, handlers
 from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused
 from hotfire.broker.clients import Clients
 from hotfire.broker.config import BrokerConfig
-from hotfire.broker.fastlane import NEXT_FULL, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
+from hotfire.broker.fastlane import NEXT_FULL, NEXT_MUCH, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
 from hotfire.broker.offsets import Offsets
 from hotfire.broker.parked import Parked
@@ -84,8 +84,8 @@ class Broker(Heart):
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
         at, size = 0, len(data)
-        lane = self.fast.lane if self.store.fault is None else None  # a failed store is refused by handlers
-        while at < size:
+        lane = self.fast.lane if self.store.is_writeable else None  # handlers refuse for a failed store
+        while at < size and not connection.is_clogged:
             if lane is not None:
                 consumed, following, waiting, ready, commits = lane.serve(
                     data, at, connection.born_host, now_ms
@@ -99,6 +99,8 @@ class Broker(Heart):
                     self.offsets.commit(topic, group, queue_id, offset)
                 if following == NEXT_PARTIAL:
                     break
+                if following == NEXT_MUCH:
+                    continue
                 if following == NEXT_SEGMENT and self._add_segment():
                     continue
                 if following == NEXT_FULL:
@@ -151,6 +153,14 @@ class Broker(Heart):
             self.offsets.save_beside(now_ms)
         if self.store.journal.pending:
             self.wants_turn = True
+
+    def clock_moved(self, by_ms: int) -> None:
+        self._rechecked_ms += by_ms
+        self._expired_ms += by_ms
+        self._saved_offsets_ms += by_ms
+        self.parked.clock_moved(by_ms)
+        self.clients.clock_moved(by_ms)
+        self.store.clock_moved(by_ms)
 
     def disconnected(self, connection: Connection, now_ms: int) -> None:
         self.parked.disconnected(connection)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 
 from hotfire.broker.broker import Broker
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.registration import Registration
 from hotfire.errors import StoreError, StoreReadOnly
+from hotfire.net.peer import split_address
 from hotfire.net.server import Server, bind, local_address, now_ms, resolve
 from hotfire.protocol.record import Host
 from hotfire.store.disk import Disk
@@ -34,7 +36,33 @@ class BrokerProgram:
         return self.broker.address
 
     async def start(self) -> None:
-        """Recover the store, listen, register. Raises before anything is open if it cannot."""
+        """Recover the store, listen, register. If it cannot, it raises with nothing left open."""
+        config = self.config
+        for address in config.name_servers:
+            split_address(address)  # a typing error is told now, not as a name server that never answers
+        with ExitStack() as undo:
+            listener = bind(config.bind_address, config.listen_port)
+            undo.callback(listener.close)
+            self.port = listener.getsockname()[1]
+            advertised = Host.parse(resolve(self._ip()), self.port)
+            store = self._open_store()
+            undo.callback(store.close)
+            self.broker = Broker(config, store, advertised, now_ms())
+            undo.pop_all()
+        self._server = Server(self.broker)
+        await self._server.listen(listener)
+        self._server.start()
+        self._registration = Registration(self.broker, config.name_servers)
+        self._registration.start()
+
+    def _ip(self) -> str:
+        """Where clients are told to dial."""
+        config = self.config
+        return config.broker_ip1 or (
+            local_address() if config.bind_address in ANY_ADDRESS else config.bind_address
+        )
+
+    def _open_store(self) -> Store:
         config = self.config
         store = Store(Disk(config.root), config.store())
         try:
@@ -44,21 +72,7 @@ class BrokerProgram:
                 f"store {config.root} cannot be opened: {error.strerror} ({error.filename}); "
                 "check the directory's owner and permissions, or choose another"
             ) from None
-        try:
-            listener = bind(config.bind_address, config.listen_port)
-        except BaseException:
-            store.close()
-            raise
-        self.port = listener.getsockname()[1]
-        ip = config.broker_ip1 or (
-            local_address() if config.bind_address in ANY_ADDRESS else config.bind_address
-        )
-        self.broker = Broker(config, store, Host.parse(resolve(ip), self.port), now_ms())
-        self._server = Server(self.broker)
-        await self._server.listen(listener)
-        self._server.start()
-        self._registration = Registration(self.broker, config.name_servers)
-        self._registration.start()
+        return store
 
     async def wait_registered(self, timeout_s: float) -> list[str]:
         return await self._registration.wait_registered(timeout_s)

@@ -99,6 +99,13 @@ static size_t utf8_step(const uint8_t *p, size_t n) {
     return 4;
 }
 
+/* Length of what Python and Java replace by one U+FFFD at p, where utf8_step found no character. */
+static size_t utf8_bad(const uint8_t *p, size_t n) {
+    uint8_t a = p[0], low = a == 0xe0 ? 0xa0 : a == 0xf0 ? 0x90 : 0x80, high = a == 0xed ? 0x9f : a == 0xf4 ? 0x8f : 0xbf;
+    if (a < 0xe0 || a > 0xf4 || n < 2 || p[1] < low || p[1] > high) return 1;
+    return a >= 0xf0 && n > 2 && (p[2] & 0xc0) == 0x80 ? 3 : 2;
+}
+
 int hf_utf8_ok(const uint8_t *p, size_t n) {
     while (n) {
         if (n >= 8) {
@@ -118,7 +125,8 @@ int32_t hf_java_hash(const uint8_t *p, size_t n) {
     uint32_t h = 0;
     while (n) {
         size_t k = utf8_step(p, n);
-        if (k <= 1) h = 31 * h + p[0];
+        if (k == 0) { h = 31 * h + 0xfffd; k = utf8_bad(p, n); }
+        else if (k == 1) h = 31 * h + p[0];
         else if (k == 2) h = 31 * h + (((p[0] & 0x1fu) << 6) | (p[1] & 0x3fu));
         else if (k == 3) h = 31 * h + (((p[0] & 0x0fu) << 12) | ((p[1] & 0x3fu) << 6) | (p[2] & 0x3fu));
         else {
@@ -127,7 +135,6 @@ int32_t hf_java_hash(const uint8_t *p, size_t n) {
             h = 31 * h + (0xd800 | (c >> 10));
             h = 31 * h + (0xdc00 | (c & 0x3ff));
         }
-        if (!k) k = 1;
         p += k;
         n -= k;
     }

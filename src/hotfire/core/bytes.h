@@ -19,7 +19,8 @@ uint32_t hf_crc32(uint32_t crc, const uint8_t *data, size_t size);
 /* 1 when the bytes are well-formed UTF-8 (no surrogates, no overlong forms). */
 int hf_utf8_ok(const uint8_t *p, size_t size);
 
-/* Java's String.hashCode of well-formed UTF-8: over UTF-16 code units, 32-bit wrap. */
+/* Java's String.hashCode of UTF-8: over UTF-16 code units, 32-bit wrap. Bytes that are not UTF-8 count as U+FFFD,
+   one for each stretch that could have begun a character, as Python and Java decode them. */
 int32_t hf_java_hash(const uint8_t *p, size_t size);
 
 /* Decimal text of v into out (at least 20 bytes); returns the length. */

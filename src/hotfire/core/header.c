@@ -113,12 +113,12 @@ static int read_binary(hf_slice header, hf_frame *f) {
         hf_field *field = &f->fields[f->fields_count];
         uint32_t n = get16(p);
         p += 2;
-        if (n == 0 || n > 0x7fff || (size_t)(end - p) < n + 4) return 0;
+        if (n == 0 || n > 0x7fff || (size_t)(end - p) < n + 4 || !hf_utf8_ok(p, n)) return 0;
         field->key = (hf_slice){p, n};
         p += n;
         n = get32(p);
         p += 4;
-        if (n == 0 || (size_t)(end - p) < n) return 0;
+        if (n == 0 || (size_t)(end - p) < n || !hf_utf8_ok(p, n)) return 0;
         field->value = (hf_slice){p, n};
         field->escaped = 0;
         p += n;
@@ -126,7 +126,7 @@ static int read_binary(hf_slice header, hf_frame *f) {
             if (f->fields[i].key.size == field->key.size && !memcmp(f->fields[i].key.p, field->key.p, field->key.size)) return 0;
         f->fields_count++;
     }
-    return hf_utf8_ok(header.p + BINARY_FIXED_BYTES, fields_size);
+    return 1;
 }
 
 int hf_frame_read(const uint8_t *p, size_t available, uint32_t frame_max, hf_frame *out, size_t *frame_bytes) {

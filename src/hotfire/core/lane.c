@@ -1,7 +1,7 @@
 /* The fast lane: one call takes the leading run of ordinary sends and pulls out of a read buffer.
    It is the journey of broker/handlers/send.py and pull.py, compiled. Policy stays in Python, which fills two tables:
      topics  name -> (write queues, read queues, topic sys flag)
-     grants  group 0 topic [0 expression] -> (sub version or -1, tag hashes or None, group sys flag, token)
+     grants  group 0 topic [0 expression] -> (sub version or -1, sorted tag hashes or None, group sys flag, token)
    The first frame that is not plainly ordinary is left to the handler; both answer byte for byte alike. */
 #include "store.h"
 #include <errno.h>
@@ -15,6 +15,7 @@
 #define PULL_SUBSCRIPTION 4
 #define SYS_FLAG_PLAIN 0x703    /* compression and multi-tag bits; anything else is not ordinary */
 #define CODES_MAX 64
+#define READY_MUCH (2u << 20)   /* replies to pulls made in one call, beyond which the peer must read some */
 
 typedef struct {
     PyObject_HEAD
@@ -33,7 +34,7 @@ typedef struct {
     long long sends, pulls;
 } hf_lane;
 
-enum { NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_DONE, NEXT_ERROR };
+enum { NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH, NEXT_DONE, NEXT_ERROR };
 
 static int room_for(uint8_t **buffer, size_t *room, size_t size) {
     if (size <= *room) return 1;
@@ -128,8 +129,8 @@ static uint8_t *end_reply(hf_lane *l, uint8_t *at, uint8_t *p, int32_t opaque, c
     return p;
 }
 
-static int reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t physical, int64_t queue_offset, hf_slice unique) {
-    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return 0;
+/* Needs 2 * REPLY_ROOM bytes of room in `waiting`. */
+static void reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t physical, int64_t queue_offset, hf_slice unique) {
     uint8_t *at = l->waiting + l->waiting_size;
     uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"queueId\":\"");
     p = put_number(p, queue_id);
@@ -142,22 +143,20 @@ static int reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t p
     p = put_number(p, queue_offset);
     p = end_reply(l, at, p, opaque, "", 0);
     l->waiting_size = (size_t)(p - l->waiting);
-    return 1;
 }
 
-/* The unique key and every word of the keys, by their hashes. */
-static int index_keys(hf_lane *l, hf_slice topic, const known_properties *known, int64_t physical, int64_t timestamp) {
-    if (!l->journal->grow_index) return 1;
-    if (!hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, known->unique))) return 0;
+/* The unique key and every word of the keys, by their hashes. Needs room for 2 + keys.size / 2 of them. */
+static void index_keys(hf_lane *l, hf_slice topic, const known_properties *known, int64_t physical, int64_t timestamp) {
+    if (!l->journal->grow_index) return;
+    hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, known->unique));
     const uint8_t *p = known->keys.p, *end = p + known->keys.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
         if (!stop) stop = end;
         hf_slice key = {p, (uint32_t)(stop - p)};
-        if (key.size && !hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, key))) return 0;
+        if (key.size) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, key));
         p = stop + 1;
     }
-    return 1;
 }
 
 static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) {
@@ -219,17 +218,21 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
         default: break;
     }
     int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
-    uint8_t *space = hf_journal_space(l->journal, size);
-    if (!space || !hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags) ||
-        !index_keys(l, topic, &known, r.physical_offset, now)) {
+    /* everything that may fail comes before the space is taken: bytes taken and not written would end the log */
+    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return NEXT_ERROR;
+    int has_room = hf_journal_derive_room(l->journal) && hf_journal_index_room(l->journal, 2 + known.keys.size / 2);
+    uint8_t *space = has_room ? hf_journal_space(l->journal, size) : NULL;
+    if (!space) {
         PyErr_NoMemory();
         return NEXT_ERROR;
     }
+    hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags);
+    index_keys(l, topic, &known, r.physical_offset, now);
     r.queue_offset = queue->next++;
     hf_record_write(&r, size, space);
     l->journal->last_timestamp = now;
     l->sends++;
-    if (f->flag == 0 && !reply_to_send(l, f->opaque, r.queue_id, r.physical_offset, r.queue_offset, known.unique)) return NEXT_ERROR;
+    if (f->flag == 0) reply_to_send(l, f->opaque, r.queue_id, r.physical_offset, r.queue_offset, known.unique);
     return NEXT_DONE;
 }
 
@@ -279,6 +282,7 @@ static int read_pull(hf_frame *f, pull_fields *out) {
 static PyObject *find_grant(hf_lane *l, const pull_fields *q) {
     int by_header = (q->sys_flag & PULL_SUBSCRIPTION) != 0;
     if (by_header && !q->has_expression) return NULL;
+    if (q->group.size && memchr(q->group.p, 0, q->group.size)) return NULL; /* it would read as another key */
     size_t size = q->group.size + 1 + q->topic.size + (by_header ? 1 + q->expression.size : 0);
     PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
     if (!key) return NULL;
@@ -434,7 +438,10 @@ static PyObject *lane_serve(hf_lane *l, PyObject *args) {
                 else if (f.code == CODE_PULL) next = serve_pull(l, &f, commits);
                 else next = NEXT_HANDLER;
         }
-        if (next == NEXT_DONE) at += frame_bytes;
+        if (next == NEXT_DONE) {
+            at += frame_bytes;
+            if (l->ready_size > READY_MUCH) next = NEXT_MUCH; /* let the peer take this first */
+        }
     }
     PyBuffer_Release(&data);
     PyBuffer_Release(&host);

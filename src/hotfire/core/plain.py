@@ -23,6 +23,7 @@ FILLER_SIZE = 0x7FFFFFFF  # an entry that only keeps a place
 BLANK = struct.Struct(">II")  # size of the rest of the segment, magic
 BLANK_MAGIC = 0xCBD43194
 TURN_BYTES_MAX = 32 << 20
+PIECES_MAX = 4096  # of one selection, whatever its limits say
 
 
 class Queue:
@@ -37,6 +38,8 @@ class Queue:
 
     def attach(self, base: int, buffer: Any) -> None:
         view = memoryview(buffer)
+        if view.readonly:
+            raise BufferError("a window must be writable")
         self._windows.append((base, len(view) // ENTRY.size, view))
 
     def detach(self, base: int) -> bool:
@@ -89,6 +92,7 @@ class Queue:
         limits: tuple[int, int, int, int, int],
     ) -> tuple[list[tuple[int, int]], int, int, bool]:
         memory_count, disk_count, memory_bytes, disk_bytes, scan_max = limits
+        count_max = min(count_max, PIECES_MAX)
         pieces: list[tuple[int, int]] = []
         following, total = from_, 0
         for index in range(from_, min(self.max, from_ + scan_max)):
@@ -284,7 +288,10 @@ class Journal:
     def fetch(self, pieces: list[tuple[int, int]]) -> bytes | None:
         parts = []
         for physical, size in pieces:
-            fd, position = self.locate(physical, size)
+            try:
+                fd, position = self.locate(physical, size)
+            except LookupError as error:
+                raise FileNotFoundError(errno.ENOENT, str(error)) from None
             part = bytearray(size)
             try:
                 count = os.preadv(fd, [part], position, getattr(os, "RWF_NOWAIT", 0))

@@ -75,9 +75,11 @@ static int64_t tags_code(hf_slice properties) {
     return code;
 }
 
-static int appended_crc_ok(const uint8_t *record, uint32_t size) {
-    const uint8_t *tail = record + size - HF_CRC_BYTES;
-    if (size < HF_CRC_BYTES || memcmp(tail, "__CRC32#\x01", 9) || tail[19] != 2) return -1; /* carries none */
+static int appended_crc_ok(const uint8_t *record, uint32_t size, hf_slice properties) {
+    uint32_t tail_size = properties.size < HF_CRC_BYTES ? properties.size : HF_CRC_BYTES;
+    const uint8_t *tail = record + size - tail_size;
+    if (tail_size < 9 || memcmp(tail, "__CRC32#\x01", 9)) return -1; /* carries none */
+    if (tail_size < HF_CRC_BYTES || tail[19] != 2) return 0;
     uint32_t crc = hf_crc32(0, record, size - HF_CRC_BYTES) & 0x7fffffff;
     for (int i = 0; i < 10; i++) { if (tail[9 + i] != '0' + crc % 10) return 0; crc /= 10; }
     return 1;
@@ -110,17 +112,18 @@ static const char *scan_one(const uint8_t *p, size_t available, int verify, int6
     if (at + topic_length > size) return "topic length";
     uint32_t topic = topic_length == 2 ? get16(p + at) : p[at];
     at += topic_length;
-    if (topic > size - at) return "topic length";
+    if (topic > size - at || topic > (topic_length == 2 ? 0x7fffu : 0x7fu)) return "topic length"; /* signed in Java */
+    if (!hf_utf8_ok(p + at, topic)) return "topic";
     out->topic = (hf_slice){p + at, topic};
     at += topic;
     if (at + 2 > size) return "properties length";
     uint32_t properties = get16(p + at);
     at += 2;
-    if (properties != size - at) return "properties length";
+    if (properties != size - at || properties > PROPERTIES_MAX) return "properties length";
     out->properties = (hf_slice){p + at, properties};
     if (verify) {
         if ((hf_crc32(0, body_at, body) & 0x7fffffff) != get32(p + 8)) return "body checksum";
-        int sum = appended_crc_ok(p, size); /* a tear that wiped it leaves a record that seems never to have had one */
+        int sum = appended_crc_ok(p, size, out->properties); /* a tear that wiped it leaves a record that seems never to have had one */
         if (sum == 0 || (sum < 0 && out->physical >= summed_from)) return "record checksum";
     }
     out->tags = tags_code(out->properties);

@@ -166,13 +166,11 @@ def test_a_queue_is_an_array(in_memory: Path) -> None:
     driven.store.close()
     for again in (driven.on(driven.root), driven.on(driven.root)):
         with again:
-            times = {}
             for offset in (299_999, 300_000, 0, 299_998, 300_001, 150_000):
-                begin = time.perf_counter()
                 records, _ = again.pull("t", 0, offset, count_max=1)
-                times[offset] = time.perf_counter() - begin
                 assert [(r.queue_offset, r.body) for r in records] == [(offset, b"%06d" % offset)]
-            assert max(times.values()) < 0.05, f"a scan of the queue, not a look at it: {times}"
+            quickest = {offset: quickest_pull(again, offset) for offset in (0, 150_000, 299_999, 300_000)}
+            assert max(quickest.values()) < 10 * quickest[0], f"not found at once: {quickest}"
             across, following = again.pull("t", 0, 299_998)
             assert [r.queue_offset for r in across] == list(range(299_998, following))
             rest, _ = again.pull("t", 0, following)
@@ -203,6 +201,16 @@ def test_old_windows_are_opened_when_asked_for(in_memory: Path) -> None:
             even += [int(r.body) for r in records]
             offset = following
         assert even == list(range(0, 60, 2))
+
+
+def quickest_pull(driven: Driven, offset: int) -> float:
+    """Seconds the quickest of many selections takes; the others waited for something else."""
+    times = []
+    for _ in range(30):
+        begin = time.perf_counter()
+        driven.store.read("t", 0, offset, count_max=1, bytes_max=1)
+        times.append(time.perf_counter() - begin)
+    return min(times)
 
 
 def topic_at(driven: Driven, physical: int, body_size: int) -> str:

@@ -80,6 +80,28 @@ def test_queues_half_made_are_not_believed(
         image.check(driven.sent)
 
 
+def test_a_hole_left_by_a_cut_off_rebuild_is_filled(in_memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages reach the disk in any order: a rebuild that was cut off is not believed, however it looks."""
+    with Driven(in_memory / "store", queue_file_bytes=2000) as driven:
+        for i in range(40):
+            driven.send("t", 0, b"%d" % i)
+        driven.turn()
+    shutil.rmtree(driven.root / "consumequeue")
+    half = driven.on(driven.root)
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "_cut", lambda *_: 1 / 0)  # the rebuild is through, the start is not
+        (driven.root / "abort").write_bytes(b"1")
+        with pytest.raises(ZeroDivisionError):
+            half.open()
+    image = half.crash_image(in_memory / "image")
+    file = image.root / "consumequeue" / "t" / "0" / FIRST
+    entries = bytearray(file.read_bytes())
+    entries[20:40] = bytes(20)
+    file.write_bytes(entries)
+    with image:
+        image.check(driven.sent)
+
+
 def test_a_queue_that_begins_behind_zero_keeps_its_entries(driven: Driven, in_memory: Path) -> None:
     """Older segments gone and the queues with them: the rest is there after this start and after the next."""
     driven.store.close()
@@ -218,9 +240,11 @@ def test_checksums_may_be_switched(in_memory: Path) -> None:
         driven.open()
         driven.check(driven.sent)
     driven.store.close()
-    (driven.root / "checkpoint").unlink()
-    with driven.on(driven.root) as again:
-        again.check(driven.sent)
+    for lost in ("consumequeue", "checkpoint"):  # either makes the next start read all of the log
+        shutil.move(driven.root / lost, in_memory / lost)
+        with driven.on(driven.root) as again:
+            assert again.store.recovered.records == len(driven.sent)
+            again.check(driven.sent)
 
 
 # --- what is not ours ---
@@ -301,12 +325,36 @@ def test_a_segment_never_finished_is_removed(driven: Driven) -> None:
 
 def test_an_unknown_checkpoint_is_the_references() -> None:
     """The reference's checkpoint gives its times and no offsets; ours round-trips."""
-    ours = Checkpoint(1, 2, 3, 4, 5, derived=6, durable=7, entries=8, summed_from=9)
+    ours = Checkpoint(1, 2, 3, 4, 5, derived=6, durable=7, entries=8, summed_from=9, is_ours=True)
     data = ours.encode()
     assert len(data) == 4096
     assert Checkpoint.decode(data) == ours
     reference = data[:40] + bytes(4056)
     assert Checkpoint.decode(reference) == Checkpoint(1, 2, 3, 4, 5)
+
+
+def test_marks_older_than_the_references_last_write_say_nothing() -> None:
+    """The reference's broker changes its own times and keeps ours as they are: then ours are not believed."""
+    data = bytearray(Checkpoint(1, 2, 3, derived=6, durable=7, entries=8, summed_from=0).encode())
+    data[7] += 1
+    assert Checkpoint.decode(bytes(data)) == Checkpoint(2, 2, 3)
+
+
+def test_without_marks_a_fault_before_good_records_is_damage(driven: Driven) -> None:
+    """No checkpoint: what lies behind a fault may have been acknowledged, so it is not cut off."""
+    for _ in range(60):
+        driven.send("t", 0, bytes(400))
+    driven.turn()
+    driven.store.close()
+    (driven.root / "checkpoint").unlink()
+    first = driven.root / "commitlog" / f"{0:020d}"
+    flip(first, driven.sent[3].physical + 100)
+    before = {path: path.read_bytes() for path in (driven.root / "commitlog").iterdir()}
+    with pytest.raises(StoreCorrupt) as refused:
+        driven.on(driven.root).open()
+    assert f"offset {driven.sent[3].physical} " in str(refused.value)
+    assert f"sound record at {driven.sent[4].physical}" in str(refused.value)
+    assert {path: path.read_bytes() for path in (driven.root / "commitlog").iterdir()} == before
 
 
 def test_abort_says_whether_it_was_closed(driven: Driven) -> None:

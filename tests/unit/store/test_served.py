@@ -26,7 +26,13 @@ SUBSCRIPTION = 4
 @asynccontextmanager
 async def broker(root: Path, **settings: str) -> AsyncIterator[tuple[BrokerProgram, Peer]]:
     """A broker of this process without a name server, and a connection to it."""
-    properties = {"storePathRootDir": str(root), "listenPort": "0", "bindAddress": "127.0.0.1", **settings}
+    properties = {
+        "storePathRootDir": str(root),
+        "listenPort": "0",
+        "bindAddress": "127.0.0.1",
+        "mappedFileSizeCommitLog": "1048576",
+        **settings,
+    }
     config, unknown = from_properties(BrokerConfig, properties)
     assert not unknown
     program = BrokerProgram(config)

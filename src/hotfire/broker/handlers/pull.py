@@ -38,7 +38,7 @@ CODES = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""The other two depend on the offset asked for: an empty queue is not moved away from 0."""
+"""NO_MESSAGE_IN_QUEUE depends on the offset asked for: an empty queue is not moved away from 0."""
 
 
 @handles(PullMessage, LitePullMessage)

@@ -27,7 +27,7 @@ final class Push {
     /**
      * Not the default of 30 s. A rebalance changes the subscription's version and announces it by a heartbeat,
      * which the client leaves out when another one is just being sent; until the next one the broker refuses
-     * its pulls as "subscription not latest". Seen with Apache's own broker in one start of ten.
+     * its pulls as "subscription not latest". Seen with Apache's own broker.
      */
     private static final int HEARTBEAT_MS = 1000;
     /** Not the default of 5 s, so that a test soon sees all that was received committed. */

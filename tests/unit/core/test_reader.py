@@ -1,0 +1,99 @@
+"""Cold reads beside the loop: the bytes asked for, in the order asked, or the number of the error."""
+
+import errno
+import os
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.unit.core.made import TWINS
+
+pytestmark = pytest.mark.core
+SEGMENT = 1 << 16
+
+
+@pytest.fixture(params=TWINS)
+def twin(request: pytest.FixtureRequest) -> ModuleType:
+    return TWINS[request.param]
+
+
+class Cold:
+    """Two segments of known bytes, one whose file is short, one that cannot be read, and a reader."""
+
+    def __init__(self, twin: ModuleType, root: Path) -> None:
+        self.journal = twin.Journal(0)
+        self.reader = twin.Reader()
+        self.data = bytes(n * 7 % 251 for n in range(2 * SEGMENT))
+        self.fds = []
+        contents = [self.data[:SEGMENT], self.data[SEGMENT:], bytes(100), bytes(SEGMENT)]
+        for number, content in enumerate(contents):
+            path = root / str(number)
+            path.write_bytes(content)
+            self.fds.append(os.open(path, os.O_WRONLY if number == 3 else os.O_RDONLY))
+            self.journal.add_segment(number * SEGMENT, SEGMENT, self.fds[-1])
+
+    def take(self, count: int) -> list[tuple[Any, bytes | int]]:
+        taken: list[tuple[Any, bytes | int]] = []
+        while len(taken) < count:
+            ready, _, _ = select.select([self.reader.fileno()], [], [], 20)
+            assert ready, f"{len(taken)} of {count} reads ended"
+            taken += self.reader.take()
+        return taken
+
+    def close(self) -> None:
+        self.reader.close()
+        self.journal.close()
+        for fd in self.fds:
+            os.close(fd)
+
+
+@pytest.fixture
+def cold(twin: ModuleType, tmp_path: Path) -> Iterator[Cold]:
+    made = Cold(twin, tmp_path)
+    yield made
+    made.close()
+
+
+def test_pieces_come_joined_and_in_order(cold: Cold) -> None:
+    """Each read gives its pieces one after the other, and reads end in the order they were asked for."""
+    wanted = [[(n * 100, 50), (SEGMENT + n, 7), (n, 1)] for n in range(200)]
+    for number, pieces in enumerate(wanted):
+        cold.reader.submit(cold.journal, pieces, ("token", number))
+    assert cold.reader.queued == 200
+    taken = cold.take(200)
+    assert cold.reader.queued == 0
+    assert [token for token, _ in taken] == [("token", number) for number in range(200)]
+    for (_, data), pieces in zip(taken, wanted, strict=True):
+        assert data == b"".join(cold.data[at : at + size] for at, size in pieces)
+    assert cold.reader.take() == []
+
+
+def test_what_cannot_be_read_is_an_error_number(cold: Cold) -> None:
+    """A file that ends early, a descriptor that is not for reading; what follows is read all the same."""
+    cold.reader.submit(cold.journal, [(0, 10), (2 * SEGMENT + 50, 100)], "short")
+    cold.reader.submit(cold.journal, [(3 * SEGMENT, 10), (0, 10)], "unreadable")
+    cold.reader.submit(cold.journal, [(5, 5)], "sound")
+    assert cold.take(3) == [("short", errno.EIO), ("unreadable", errno.EBADF), ("sound", cold.data[5:10])]
+
+
+@pytest.mark.parametrize("piece", [(-1, 5), (4 * SEGMENT, 5), (SEGMENT - 2, 5)])
+def test_what_no_segment_holds_is_refused_at_once(cold: Cold, piece: tuple[int, int]) -> None:
+    """A piece outside the log, or across two segments, is never queued."""
+    with pytest.raises(LookupError):
+        cold.reader.submit(cold.journal, [(0, 5), piece], "nowhere")
+    assert cold.reader.queued == 0
+
+
+def test_close_does_not_wait_for_what_is_queued(cold: Cold) -> None:
+    """Thousands of reads nobody will take any more do not hold up the end."""
+    for _ in range(5000):
+        cold.reader.submit(cold.journal, [(0, SEGMENT)], object())
+    started = time.monotonic()
+    cold.reader.close()
+    assert time.monotonic() - started < 10
+    cold.reader.close()  # once more is nothing
