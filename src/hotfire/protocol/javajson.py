@@ -70,10 +70,10 @@ def _loads(data: Buffer, *, dialect: bool) -> Any:
             if not dialect:
                 raise
             tree = _Dialect(text).parse()
+        # Half a surrogate pair can only come from an escape. It has no UTF-8 form; Java would write `?`.
+        return _without_surrogates(tree) if "\\ud" in text or "\\uD" in text else tree
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"JSON body of {len(data)} bytes: {error}") from None
-    # Half a surrogate pair can only come from an escape. It has no UTF-8 form; Java would write `?`.
-    return _without_surrogates(tree) if "\\ud" in text or "\\uD" in text else tree
 
 
 def _without_surrogates(tree: Any) -> Any:

@@ -101,6 +101,21 @@ def test_depth_is_bounded() -> None:
         loads(b"{0:" + b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1) + b"}")
 
 
+@pytest.mark.parametrize("depth", [10, 300, 400, 600, 900, 2000])
+@pytest.mark.parametrize("read", [loads, loads_standard])
+def test_half_a_surrogate_pair_at_any_depth(read: Any, depth: int) -> None:
+    """Cleaning what was parsed goes as deep as parsing did; where it cannot, the body is refused."""
+    data = b"[" * depth + b'"\\ud800"' + b"]" * depth
+    try:
+        tree = read(data)
+    except RemoteProtocolError:
+        assert depth > 100
+        return
+    for _ in range(depth):
+        (tree,) = tree
+    assert tree == "?"
+
+
 def test_standard_readers_refuse_the_dialect() -> None:
     """Bodies that never hold bare keys stay with the fast parser."""
     with pytest.raises(RemoteProtocolError):
