@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from hotfire import model
 from hotfire.broker.config import BrokerConfig
-from hotfire.broker.topics import FAQ
 from hotfire.errors import BrokerRefused
 from hotfire.model import DataVersion, SubscriptionGroup
 from hotfire.protocol.bodies import from_json, to_json
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.store.tables import Table
 
 

@@ -13,13 +13,12 @@ from hotfire.broker.config import BrokerConfig
 from hotfire.errors import BrokerRefused
 from hotfire.model import DataVersion, Perm, TopicConfig, TopicTable
 from hotfire.protocol.bodies import from_json, to_json
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.store.tables import Table
 
 SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
 CLUSTER_QUEUES = 16
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 class Topics:
