@@ -22,7 +22,7 @@ from hotfire.broker.config import BrokerConfig
 from hotfire.broker.fastlane import NEXT_FULL, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
 from hotfire.broker.offsets import Offsets
-from hotfire.broker.parked import Parked
+from hotfire.broker.parked import Parked, ParkedPull
 from hotfire.broker.topics import Topics
 from hotfire.errors import BrokerRefused, MalformedRequest, RemoteProtocolError, StoreError, StoreReadOnly
 from hotfire.model import TopicConfig
@@ -83,7 +83,7 @@ class Broker(Heart):
         return [(self.store.fileno(), self._turn_done), (self.store.reader_fileno(), self._reads_done)]
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
-        at, size = 0, len(data)
+        at, size, widened_at = 0, len(data), -1
         lane = self.fast.lane if self.store.fault is None else None  # a failed store is refused by handlers
         while at < size:
             if lane is not None:
@@ -99,7 +99,9 @@ class Broker(Heart):
                     self.offsets.commit(topic, group, queue_id, offset)
                 if following == NEXT_PARTIAL:
                     break
-                if following == NEXT_SEGMENT and self._add_segment():
+                # Once per frame: should the next segment not do either, the handler says why
+                if following == NEXT_SEGMENT and widened_at != at and self._add_segment():
+                    widened_at = at
                     continue
                 if following == NEXT_FULL:
                     self._hold(connection)
@@ -139,7 +141,7 @@ class Broker(Heart):
         if self.store.fault is not None:
             self._drop_replies()
         for pull in self.parked.due(now_ms):
-            handlers.pull.resume(self, pull)
+            self._revive(handlers.pull.resume, pull)
         if now_ms - self._rechecked_ms >= RECHECK_PERIOD_MS:
             self._rechecked_ms = now_ms
             self._wake(self.parked.queues())
@@ -209,7 +211,16 @@ class Broker(Heart):
         for queue in queues:
             for pull in self.parked.on_queue(queue):
                 if queue.max > pull.scanned:
-                    handlers.pull.arrived(self, pull)
+                    self._revive(handlers.pull.arrived, pull)
+
+    def _revive(self, work: Callable[[Broker, ParkedPull], None], pull: ParkedPull) -> None:
+        """Go on with a parked pull. Whatever befalls it is its own answer: those behind it want theirs."""
+        try:
+            work(self, pull)
+        except Exception as error:
+            log.exception("held pull failed peer=%s:%d", *pull.connection.peer)
+            self.parked.remove(pull)
+            handlers.pull.fail(self, pull, error)
 
     # --- requests ---
 
@@ -229,8 +240,12 @@ class Broker(Heart):
         except MalformedRequest as error:
             self._reply(connection, command, Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
             return
-        access.check(call)
-        self.serve(call, declared, lambda: handler(self, call))
+
+        def work() -> Outcome:
+            access.check(call)  # in here, so that its refusal is a reply
+            return handler(self, call)
+
+        self.serve(call, declared, work)
 
     def serve(self, call: Call[Any], declared: type[Request], work: Callable[[], Outcome]) -> None:
         """Send what `work` comes to: its outcome, or the refusal its error stands for."""

@@ -17,8 +17,14 @@ from hotfire.store.store import PULL_LIMITS, Store
 GRANTS_MAX = 65_536
 ADDRESSES_BYTES_MAX = 24
 """What two IPv6 hosts take more than two IPv4 ones."""
+TOPIC_LENGTH_BYTES_MORE = 1
+"""Records of version 2, for topics over 127 bytes, take two bytes for the topic's length."""
 RECORD_BYTES_BESIDE_BODY_MAX = (
-    RECORD_BYTES_MIN + ADDRESSES_BYTES_MAX + RETRY_TOPIC_CHARACTERS_MAX + PROPERTIES_BYTES_MAX
+    RECORD_BYTES_MIN
+    + ADDRESSES_BYTES_MAX
+    + TOPIC_LENGTH_BYTES_MORE
+    + RETRY_TOPIC_CHARACTERS_MAX
+    + PROPERTIES_BYTES_MAX
 )
 NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT = range(5)
 """Why the lane stopped, as lane.c numbers it."""

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, cast
 
 from hotfire.broker.call import PARKED, Answer, Call, Outcome, Refused, handles
 from hotfire.broker.parked import ParkedPull
-from hotfire.broker.topics import FAQ
 from hotfire.errors import BrokerRefused
 from hotfire.model import Subscription, SubscriptionGroup, TopicConfig
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.protocol.filters import tag_subscription
 from hotfire.protocol.requests import LitePullMessage, PullMessage, PullReply
 from hotfire.store.store import Read, ReadStatus
@@ -214,6 +213,15 @@ def resume(broker: Broker, parked: ParkedPull) -> None:
     """Run a call that is no longer parked for the last time: whatever it finds is the answer."""
     call = cast("Call[PullMessage]", parked.call)
     broker.serve(call, PullMessage, lambda: run(broker, call, parked.scanned, parked.codes, may_park=False))
+
+
+def fail(broker: Broker, parked: ParkedPull, error: Exception) -> None:
+    """Our own mistake, told to the one whose pull met it."""
+    call = cast("Call[PullMessage]", parked.call)
+    remark = f"{type(error).__name__}: {error}"
+    broker.answer(
+        call.connection, call.command, PullMessage, Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+    )
 
 
 def fetched(broker: Broker, token: object, data: bytes | int) -> None:
