@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotfire.model import Perm
-from hotfire.settings import setting
+from hotfire.settings import Form, setting
 from hotfire.store.config import StoreConfig
+
+# Both become properties of every message, which control characters separate; replies of sends spell the
+# region as it is, between quotes.
+REGION = Form(
+    r"[ !#-\[\]-~]{1,255}", "1 to 255 printable ASCII characters without quotation mark and backslash"
+)
+CLUSTER = Form(r"[^\x00-\x1f]{1,255}", "1 to 255 characters without control characters")
 
 
 class FlushDiskType(enum.Enum):
@@ -24,7 +31,7 @@ class BrokerConfig:
     broker_name: str = setting(
         socket.gethostname() or "DEFAULT_BROKER", "Name shared by a master and its slaves."
     )
-    broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.")
+    broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.", form=CLUSTER)
     broker_id: int = setting(0, "0 is the master; slaves have higher ids.", low=0)
     listen_port: int = setting(10911, "Port for clients; 0 picks a free one.", low=0, high=65535)
     bind_address: str = setting("0.0.0.0", "Address to listen on.")  # noqa: S104  # as the reference does
@@ -39,7 +46,7 @@ class BrokerConfig:
     auto_create_subscription_group: bool = setting(True, "A first consumer creates its group.", reload=True)
     cluster_topic_enable: bool = setting(True, "Make a topic named like the cluster.")
     broker_topic_enable: bool = setting(True, "Make a topic named like the broker.")
-    region_id: str = setting("DefaultRegion", "Region written into every message.")
+    region_id: str = setting("DefaultRegion", "Region written into every message.", form=REGION)
     trace_on: bool = setting(True, "Tell clients that tracing is welcome.")
     flush_disk_type: FlushDiskType = setting(  # noqa: RUF009  # it makes a field
         FlushDiskType.SYNC_FLUSH, "SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is written."
