@@ -9,9 +9,12 @@ from hotfire import model
 from hotfire.broker.config import BrokerConfig
 from hotfire.errors import BrokerRefused
 from hotfire.model import DataVersion, SubscriptionGroup
+from hotfire.protocol import bodies
 from hotfire.protocol.bodies import from_json, to_json
 from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.store.tables import Table
+
+_GROUP_TABLE = bodies.table(bodies.text, bodies.nested(SubscriptionGroup))
 
 
 class Groups:
@@ -24,10 +27,9 @@ class Groups:
         self._version = DataVersion()
 
     def load(self, now_ms: int) -> None:
-        tree = self._table.load() or {}
-        self._version = from_json(DataVersion, tree.get("dataVersion") or {})
-        for name, group in (tree.get("subscriptionGroupTable") or {}).items():
-            self._groups[str(name)] = from_json(SubscriptionGroup, group)
+        stored = self._table.load_as(_read)
+        if stored is not None:
+            self._version, self._groups = stored
         missing = [name for name in model.SYSTEM_GROUPS if name not in self._groups]
         if missing:
             self._put(missing, now_ms)
@@ -67,3 +69,8 @@ class Groups:
             }
         )
         self._groups, self._version = groups, version
+
+
+def _read(tree: dict[str, object]) -> tuple[DataVersion, dict[str, SubscriptionGroup]]:
+    groups = _GROUP_TABLE(tree.get("subscriptionGroupTable", {}))
+    return from_json(DataVersion, tree.get("dataVersion", {})), groups

@@ -32,9 +32,8 @@ class Topics:
         self.on_change: Callable[[TopicConfig], None] = lambda topic: None
 
     def load(self, now_ms: int) -> None:
-        tree = self._table.load()
-        if tree is not None:
-            stored = from_json(TopicTable, tree)
+        stored = self._table.load_as(lambda tree: from_json(TopicTable, tree))
+        if stored is not None:
             self._topics.update(stored.topics)
             self._version = stored.data_version
         topics = {**self._topics, **{topic.name: topic for topic in self._system_topics()}}

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import threading
 
 import pytest
 
+from hotfire.protocol import bodies as bodies_of_tables
 from hotfire.protocol.bodies import loads
 from hotfire.protocol.command import Command
 from hotfire.protocol.requests import (
@@ -178,6 +180,30 @@ def test_offsets_are_written_every_5_s(joined: Harness) -> None:
     joined.pass_time(5000)
     joined.disk.finish()
     assert on_disk(joined)["T@CG"][0] == 9
+
+
+def test_offsets_are_spelled_beside_the_loop(joined: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop only copies; what is committed while the table is being written is in the next one."""
+    spell, threads = bodies_of_tables.dumps_bare_keys, []
+    committed_meanwhile = threading.Event()
+
+    def slowly(tree: object) -> bytes:
+        threads.append(threading.current_thread())
+        assert committed_meanwhile.wait(10)
+        return spell(tree)
+
+    commit(joined, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(bodies_of_tables, "dumps_bare_keys", slowly)
+        joined.pass_time(5000)
+        commit(joined, 8)
+        committed_meanwhile.set()
+        joined.disk.finish()
+    assert on_disk(joined) == {"T@CG": {0: 7}}
+    assert threading.main_thread() not in threads
+    joined.pass_time(5000)
+    joined.disk.finish()
+    assert on_disk(joined) == {"T@CG": {0: 8}}
 
 
 def test_nothing_new_is_not_written(joined: Harness) -> None:

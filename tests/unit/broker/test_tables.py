@@ -160,6 +160,42 @@ def test_a_damaged_table_is_not_believed(make: Make) -> None:
     assert (file.read_bytes(), backup.read_bytes()) == (b"{", b"")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("topics.json", '{"topicConfigTable":[]}', "topicConfigTable"),
+        ("topics.json", '{"topicConfigTable":{"T":{"topicName":"T","perm":"all"}}}', "perm"),
+        ("topics.json", '{"dataVersion":7}', "dataVersion"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":["CG"]}', "list"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"CG":{}}}', "groupName"),
+        ("subscriptionGroup.json", '{"dataVersion":[]}{', "subscriptionGroup"),
+        ("consumerOffset.json", '{"offsetTable":{"T@CG":5}}', "int"),
+        ("consumerOffset.json", '{"offsetTable":{"T@CG":{"zero":5}}}', "zero"),
+        ("consumerOffset.json", '{"offsetTable":{"T@CG":{0:null}}}', "None"),
+    ],
+)
+def test_a_table_of_another_shape_is_named(make: Make, name: str, text: str, word: str) -> None:
+    """JSON of the wrong shape: its `.bak` is used; without one the start is refused, file and fault named."""
+    heart = make()
+    heart.create_topic("T")
+    heart.close()
+    file, backup = (heart.root / "config" / file for file in (name, name + ".bak"))
+    whole = file.read_bytes()
+    file.write_text(text)
+    backup.write_bytes(whole)
+    heart.open()
+    heart.close()
+    file.write_text(text)
+    backup.unlink(missing_ok=True)
+    with pytest.raises(StoreCorrupt) as caught:
+        heart.open()
+    heart.store.close()
+    assert str(file) in str(caught.value)
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert file.read_text() == text
+
+
 def test_template_follows_the_setting(make: Make) -> None:
     """autoCreateTopicEnable decides at each start whether TBW102 may be inherited."""
     heart = make()
