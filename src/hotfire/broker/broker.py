@@ -96,7 +96,8 @@ class Broker(Heart):
                 if ready is not None:
                     connection.write(ready)
                 for (topic, group), queue_id, offset in commits:
-                    self.offsets.commit(topic, group, queue_id, offset)
+                    if offset >= 0:
+                        self.offsets.commit(topic, group, queue_id, offset)
                 if following == NEXT_PARTIAL:
                     break
                 # Once per frame: should the next segment not do either, the handler says why

@@ -96,6 +96,34 @@ def test_commits_of_strangers_are_refused(
     assert joined.broker.groups.get("Stranger") is None
 
 
+@pytest.mark.parametrize(
+    ("offset", "queue_id", "words"),
+    [
+        (5, 4, "queueId 4 of topic[T]: it has 4 queues"),
+        (5, -1, "queueId -1"),
+        (5, 2**31 - 1, "queueId 2147483647"),
+        (-1, 0, "commitOffset -1"),
+        (-(2**63), 3, "commitOffset -9223372036854775808"),
+    ],
+)
+def test_commits_of_what_cannot_be_are_refused(
+    joined: Harness, offset: int, queue_id: int, words: str
+) -> None:
+    """A queue the topic does not have, an offset before the first: code 29, and nothing is kept."""
+    reply = commit(joined, offset, queue_id=queue_id)
+    assert reply.code == 29
+    assert words in (reply.remark or "")
+    assert joined.broker.offsets._offsets == {}
+
+
+def test_a_queue_taken_away_may_still_be_committed(joined: Harness) -> None:
+    """The topic got fewer queues while a consumer read one of them to its end."""
+    joined.send(queue_id=3)
+    joined.create_topic("T", 2)
+    assert commit(joined, 1, queue_id=3).code == 0
+    assert commit(joined, 1, queue_id=4).code == 29
+
+
 def test_a_new_group_starts_at_0_of_a_young_queue(joined: Harness) -> None:
     """Nothing committed: 0 while the queue's first message is there, not found when it is empty or older."""
     assert committed(joined) is None, "an empty queue"

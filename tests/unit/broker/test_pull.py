@@ -368,6 +368,9 @@ def test_pull_commits_the_offset_it_carries(heart: Harness) -> None:
     assert offsets.get("T", "CG", 1) is None
     heart.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=7, queue_id=99)
     assert offsets.get("T", "CG", 99) is None, "a refused pull commits nothing"
+    for _ in range(2):
+        assert heart.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=-1).code == FOUND
+        assert offsets.get("T", "CG", 0) == 2, "no offset is before the first"
 
 
 def test_lite_pull_is_a_pull(heart: Harness) -> None:

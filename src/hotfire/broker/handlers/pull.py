@@ -46,7 +46,7 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     request = call.request
     wanted = subscription(broker, request)
     codes = codes_of(wanted)
-    if request.sys_flag & COMMIT_OFFSET:
+    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0:
         broker.offsets.commit(topic.name, group.name, request.queue_id, request.commit_offset)
     broker.fast.grant(
         group.name,
