@@ -44,6 +44,11 @@ class BrokerConfig:
     default_topic_queue_nums: int = setting(8, "Queues of the template topic TBW102.", low=1, reload=True)
     auto_create_topic_enable: bool = setting(True, "A first message creates its topic.", reload=True)
     auto_create_subscription_group: bool = setting(True, "A first consumer creates its group.", reload=True)
+    topics_max: int = setting(50_000, "Topics at once.", low=1, reload=True)
+    groups_max: int = setting(20_000, "Consumer groups at once.", low=1, reload=True)
+    queues_max: int = setting(
+        400_000, "Queues of all topics at once, 1 KiB of memory each.", low=1, reload=True
+    )
     cluster_topic_enable: bool = setting(True, "Make a topic named like the cluster.")
     broker_topic_enable: bool = setting(True, "Make a topic named like the broker.")
     region_id: str = setting("DefaultRegion", "Region written into every message.", form=REGION)

@@ -189,7 +189,23 @@ def dumps_bare_keys(value: Any) -> bytes:
     return _bare(value).encode("utf-8", "replace")
 
 
+class Spelled(str):
+    """Text of the dialect already: `dumps_bare_keys` takes it as it is.
+
+    >>> dumps_bare_keys({"T": Spelled("{0:1}")}).decode()
+    '{"T":{0:1}}'
+    """
+
+    __slots__ = ()
+
+
+def spelled(value: Any) -> Spelled:
+    return Spelled(_bare(value))
+
+
 def _bare(value: Any) -> str:
+    if isinstance(value, Spelled):
+        return value
     if isinstance(value, str):
         return encode_basestring(value)
     if isinstance(value, Mapping):

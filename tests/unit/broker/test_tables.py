@@ -99,7 +99,7 @@ def test_changing_a_topic_replaces_it(heart: Harness) -> None:
         ({"topic": "rmq_sys_anything"}, "rmq_sys_anything"),
         ({"read_queue_nums": 0}, "readQueueNums 0"),
         ({"write_queue_nums": -1}, "writeQueueNums -1"),
-        ({"write_queue_nums": 1_000_000}, "65536"),
+        ({"write_queue_nums": 1_000_000}, "4096"),
         ({"perm": 64}, "perm 64"),
     ],
 )
@@ -110,6 +110,36 @@ def test_topics_that_cannot_be(heart: Harness, fields: dict[str, Any], words: st
     assert reply.code == 29
     assert words in (reply.remark or ""), reply.remark
     assert {topic.name: topic for topic in heart.broker.topics} == before
+
+
+def test_number_of_topics_is_bounded(make: Make) -> None:
+    """topicsMax reached: no new topic by an administrator, a send or a heartbeat; the old ones may change."""
+    heart = make(topics_max=10)
+    heart.create_topic("T")
+    heart.create_topic("U")  # and the 8 of the system
+    reply = heart.ask(create(topic="V"))
+    assert (reply.code, reply.remark) == (29, "topic[V] would be number 11, topicsMax is 10")
+    assert heart.send(topic="Auto").code == 29
+    assert heart.beat("c", "CG").code == 29, "its retry topic has no place"
+    assert heart.ask(create(topic="U", read_queue_nums=2)).code == 0
+    heart.reopen()
+    assert heart.send(topic="U").code == 0
+
+
+def test_number_of_queues_is_bounded(make: Make) -> None:
+    """queuesMax counts the queues of all topics: what would pass it is refused, fewer is always possible."""
+    heart = make(queues_max=1200)  # the system's topics have 1070
+    heart.create_topic("T", 100)
+    reply = heart.ask(create(topic="U", read_queue_nums=31, write_queue_nums=8))
+    assert (reply.code, reply.remark) == (29, "topic[U] would make 1201 queues, queuesMax is 1200")
+    assert heart.ask(create(topic="U", read_queue_nums=30, write_queue_nums=8)).code == 0
+    assert heart.ask(create(topic="T", read_queue_nums=101, write_queue_nums=1)).code == 29
+    assert heart.ask(create(topic="T", read_queue_nums=50, write_queue_nums=50)).code == 0
+    assert heart.ask(create(topic="V", read_queue_nums=50, write_queue_nums=50)).code == 0
+    heart.close()
+    tight = make(queues_max=10)
+    assert tight.ask(create(topic="W", read_queue_nums=1, write_queue_nums=1)).code == 29
+    assert tight.ask(create(topic="T", read_queue_nums=1, write_queue_nums=1)).code == 0
 
 
 def test_a_topic_that_cannot_be_written_is_not_made(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
