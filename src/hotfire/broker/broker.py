@@ -18,6 +18,7 @@ from hotfire import core
 from hotfire.broker import access, handlers
 from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused
 from hotfire.broker.clients import Clients
+from hotfire.broker.cold import ColdReads
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.fastlane import NEXT_FULL, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
@@ -62,7 +63,8 @@ class Broker(Heart):
         self.groups = Groups(config, store.table("subscriptionGroup.json"))
         self.offsets = Offsets(store.table("consumerOffset.json"))
         self.clients = Clients(config.channel_expired_timeout)
-        self.parked = Parked(config.parked_pulls_max)
+        self.parked = Parked(config.parked_pulls_max, config.parked_pulls_per_connection_max)
+        self.cold = ColdReads()
         self.fast = FastLane(config, store, advertised, self.suffix)
         self.topics_changed: Callable[[], None] = lambda: None
         """Called when name servers have to be told."""
@@ -157,6 +159,7 @@ class Broker(Heart):
 
     def disconnected(self, connection: Connection, now_ms: int) -> None:
         self.parked.disconnected(connection)
+        self.cold.disconnected(connection)
         self._notify(self.clients.disconnected(connection))
 
     def close(self, now_ms: int) -> None:
@@ -204,7 +207,10 @@ class Broker(Heart):
 
     def _reads_done(self, now_ms: int) -> None:
         for token, data in self.store.fetched():
-            handlers.pull.fetched(self, token, data)
+            try:
+                handlers.pull.fetched(self, token, data)
+            except Exception:
+                log.exception("cold pull failed")  # those behind it want their answers
 
     # --- parked pulls ---
 

@@ -71,6 +71,7 @@ class BrokerConfig:
     long_polling_enable: bool = setting(True, "Hold pulls until there is something to answer.", reload=True)
     short_polling_time_mills: int = setting(1000, "How long to hold without long polling.", unit="ms", low=0)
     parked_pulls_max: int = setting(100_000, "Pulls held at once.", low=1, reload=True)
+    parked_pulls_per_connection_max: int = setting(8192, "Pulls held at once for one connection.", low=1)
     notify_consumer_ids_changed_enable: bool = setting(True, "Tell a group when a member comes or goes.")
     channel_expired_timeout: int = setting(
         120_000, "A silent client is forgotten after this.", unit="ms", low=1000

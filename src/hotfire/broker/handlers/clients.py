@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hotfire.broker.call import Answer, Call, Outcome, handles
 from hotfire.broker.clients import Member
+from hotfire.broker.handlers.pull import check_size
 from hotfire.errors import BrokerRefused
 from hotfire.model import Heartbeat, TopicConfig, retry_topic
 from hotfire.protocol.bodies import ConsumerList, decode_body, encode_body
@@ -29,6 +30,9 @@ def heartbeat(broker: Broker, call: Call[HeartBeat]) -> Outcome:
                 f"heartbeat of {beat.client_id:.100} names {count} {what}, "
                 f"at most {GROUPS_PER_HEARTBEAT_MAX} are taken",
             )
+    for consumer in beat.consumers:
+        for wanted in consumer.subscriptions:
+            check_size(wanted.topic, wanted.expression, max(len(wanted.tags), len(wanted.codes)))
     groups = broker.groups.find_all([consumer.group for consumer in beat.consumers], call.now_ms)
     retry = {retry_topic(group.name): group.retry_queues for group in groups if group.retry_queues > 0}
     broker.topics.put_all(  # every group can be sent messages back
