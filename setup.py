@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 ROOT = Path(__file__).resolve().parent
 CORE = Path("src/hotfire/core")
 COMPILE = ["-std=gnu11", "-Wall", "-Wextra", "-pthread"]
-SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+SANITIZE = ["-fno-wrapv", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 
 
 def load_sources() -> ModuleType:

@@ -53,6 +53,10 @@ class Peer:
     def close(self) -> None:
         self.closed = True
 
+    @property
+    def is_clogged(self) -> bool:
+        return False
+
     def hold(self) -> None:
         self.held = True
 
@@ -175,21 +179,28 @@ class Bench:
             for path in sorted((self.root / part).rglob("*"))
             if path.is_file()
         }
+        offsets = {
+            f"{topic}@{group}": {str(queue): offset for queue, offset in sorted(found.items())}
+            for (topic, group), found in sorted(self.broker.offsets._offsets.items())
+        }
         replies = {str(number): bytes(peer.replies) for number, peer in self.peers.items()}
-        return Outcome(self.cold_reads, _digests(files), _digests(replies), _digests(_in_no_order(replies)))
+        in_no_order = {name: b"".join(sorted(frames_of(stream))) for name, stream in replies.items()}
+        return Outcome(self.cold_reads, _digests(files), offsets, _digests(replies), _digests(in_no_order))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Sizes and hashes of log, queues and replies: what two runs of one transcript must have in common."""
+    """What two runs of one transcript must have in common; of log, queues and replies sizes and hashes."""
 
     cold_reads: int
     files: dict[str, str]
+    offsets: dict[str, dict[str, int]]
     replies: dict[str, str]
     replies_in_no_order: dict[str, str]
 
     def assert_same(self, other: "Outcome") -> None:
         assert self.files == other.files
+        assert self.offsets == other.offsets
         assert self.replies_in_no_order == other.replies_in_no_order
         # A page the kernel has locked just now is read beside the loop, and its pull answered after the next.
         if not self.cold_reads and not other.cold_reads:
@@ -198,10 +209,6 @@ class Outcome:
 
 def _digests(parts: dict[str, bytes]) -> dict[str, str]:
     return {name: f"{len(data)}:{hashlib.sha256(data).hexdigest()}" for name, data in sorted(parts.items())}
-
-
-def _in_no_order(replies: dict[str, bytes]) -> dict[str, bytes]:
-    return {name: b"".join(sorted(frames_of(stream))) for name, stream in replies.items()}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Ca
 from hotfire.broker.clients import Clients
 from hotfire.broker.cold import ColdReads
 from hotfire.broker.config import BrokerConfig
-from hotfire.broker.fastlane import NEXT_FULL, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
+from hotfire.broker.fastlane import NEXT_FULL, NEXT_MUCH, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
 from hotfire.broker.offsets import Offsets
 from hotfire.broker.parked import Parked, ParkedPull
@@ -86,8 +86,8 @@ class Broker(Heart):
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
         at, size, widened_at = 0, len(data), -1
-        lane = self.fast.lane if self.store.fault is None else None  # a failed store is refused by handlers
-        while at < size:
+        lane = self.fast.lane if self.store.is_writeable else None  # handlers refuse for a failed store
+        while at < size and not connection.is_clogged:
             if lane is not None:
                 consumed, following, waiting, ready, commits = lane.serve(
                     data, at, connection.born_host, now_ms
@@ -102,6 +102,8 @@ class Broker(Heart):
                         self.offsets.commit(topic, group, queue_id, offset)
                 if following == NEXT_PARTIAL:
                     break
+                if following == NEXT_MUCH:
+                    continue
                 # Once per frame: should the next segment not do either, the handler says why
                 if following == NEXT_SEGMENT and widened_at != at and self._add_segment():
                     widened_at = at
@@ -156,6 +158,14 @@ class Broker(Heart):
             self.offsets.save_beside(now_ms)
         if self.store.journal.pending:
             self.wants_turn = True
+
+    def clock_moved(self, by_ms: int) -> None:
+        self._rechecked_ms += by_ms
+        self._expired_ms += by_ms
+        self._saved_offsets_ms += by_ms
+        self.parked.clock_moved(by_ms)
+        self.clients.clock_moved(by_ms)
+        self.store.clock_moved(by_ms)
 
     def disconnected(self, connection: Connection, now_ms: int) -> None:
         self.parked.disconnected(connection)

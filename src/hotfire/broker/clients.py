@@ -109,6 +109,11 @@ class Clients:
                     lost.add(name)
         return lost
 
+    def clock_moved(self, by_ms: int) -> None:
+        groups = [*self.producers.values(), *(group.members for group in self.consumers.values())]
+        for member in {id(member): member for members in groups for member in members.values()}.values():
+            member.seen_ms += by_ms
+
     def _drop_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group, {})
         members.pop(connection, None)

@@ -28,7 +28,7 @@ RECORD_BYTES_BESIDE_BODY_MAX = (
     + RETRY_TOPIC_CHARACTERS_MAX
     + PROPERTIES_BYTES_MAX
 )
-NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT = range(5)
+NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH = range(6)
 """Why the lane stopped, as lane.c numbers it."""
 
 Token = tuple[str, str]
@@ -97,7 +97,8 @@ class FastLane:
             self._keys_of_group.clear()
         parts = [group, topic] if expression is None else [group, topic, expression]
         key = b"\0".join(part.encode() for part in parts)
-        self._grants[key] = (version, codes, group_flag, (topic, group))
+        ordered = None if codes is None else tuple(sorted(codes))
+        self._grants[key] = (version, ordered, group_flag, (topic, group))
         self._keys_of_group.setdefault(group, set()).add(key)
 
     def revoke(self, group: str) -> None:

@@ -86,6 +86,11 @@ class Parked:
                 self.remove(pull)
                 yield pull
 
+    def clock_moved(self, by_ms: int) -> None:
+        for _, _, pull in self._by_time:
+            pull.deadline_ms += by_ms
+        self._by_time = [(at + by_ms, order, pull) for at, order, pull in self._by_time]
+
     def disconnected(self, connection: Connection) -> None:
         for pull in list(self._by_connection.get(connection, ())):
             self.remove(pull)

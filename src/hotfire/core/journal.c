@@ -134,22 +134,24 @@ uint8_t *hf_journal_space(hf_journal *j, size_t size) {
     return s ? place(j, s, size) : NULL;
 }
 
-int hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags) {
-    if (j->derivations_count == j->derivations_room) {
-        size_t room = j->derivations_room ? j->derivations_room * 2 : 1024;
-        hf_derivation *grown = PyMem_Malloc(room * sizeof *grown);
-        if (!grown) return 0;
-        for (size_t i = 0; i < j->derivations_count; i++)
-            grown[i] = j->derivations[(j->derivations_head + i) & (j->derivations_room - 1)];
-        PyMem_Free(j->derivations);
-        j->derivations = grown;
-        j->derivations_head = 0;
-        j->derivations_room = room;
-    }
+int hf_journal_derive_room(hf_journal *j) {
+    if (j->derivations_count < j->derivations_room) return 1;
+    size_t room = j->derivations_room ? j->derivations_room * 2 : 1024;
+    hf_derivation *grown = PyMem_Malloc(room * sizeof *grown);
+    if (!grown) return 0;
+    for (size_t i = 0; i < j->derivations_count; i++)
+        grown[i] = j->derivations[(j->derivations_head + i) & (j->derivations_room - 1)];
+    PyMem_Free(j->derivations);
+    j->derivations = grown;
+    j->derivations_head = 0;
+    j->derivations_room = room;
+    return 1;
+}
+
+void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags) {
     Py_INCREF(q);
     j->derivations[(j->derivations_head + j->derivations_count++) & (j->derivations_room - 1)] =
         (hf_derivation){q, physical, index, tags, size};
-    return 1;
 }
 
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out) {
@@ -279,12 +281,11 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
     int64_t physical = j->end;
     uint8_t *at;
     if (queue != Py_None && !PyObject_TypeCheck(queue, &hf_queue_type)) PyErr_SetString(PyExc_TypeError, "queue: a Queue or None");
-    else if (!(at = hf_journal_space(j, (size_t)record.len))) PyErr_NoMemory();
+    else if (!hf_journal_derive_room(j) || !(at = hf_journal_space(j, (size_t)record.len))) PyErr_NoMemory();
     else {
         memcpy(at, record.buf, (size_t)record.len);
-        if (queue == Py_None || hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags))
-            result = PyLong_FromLongLong(j->end);
-        else PyErr_NoMemory();
+        if (queue != Py_None) hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags);
+        result = PyLong_FromLongLong(j->end);
     }
     PyBuffer_Release(&record);
     return result;
@@ -294,7 +295,7 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
 static PyObject *journal_submit(hf_journal *j, PyObject *arg) {
     int sync = PyObject_IsTrue(arg);
     if (sync < 0) return NULL;
-    if (j->busy || j->error || !j->turns[j->filling].size) Py_RETURN_FALSE;
+    if (!j->running || j->busy || j->error || !j->turns[j->filling].size) Py_RETURN_FALSE;
     pthread_mutex_lock(&j->lock);
     j->filling = !j->filling;
     j->job = 1;
@@ -308,6 +309,7 @@ static PyObject *journal_submit(hf_journal *j, PyObject *arg) {
 /* complete() -> first byte not yet written and synced; raises OSError(errno, step) once a turn has failed */
 static PyObject *journal_complete(hf_journal *j, PyObject *ignored) {
     (void)ignored;
+    if (!j->running) return PyLong_FromLongLong(j->written);
     uint64_t count;
     ssize_t n = read(j->event_fd, &count, 8);
     (void)n;
@@ -406,6 +408,7 @@ static PyObject *journal_close(hf_journal *j, PyObject *ignored) {
     (void)ignored;
     stop_flusher(j);
     drop_derivations(j);
+    j->segments_count = 0; /* their descriptors are closed next, and may then be anybody's */
     Py_RETURN_NONE;
 }
 static PyObject *journal_busy(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->busy); }

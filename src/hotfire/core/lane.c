@@ -1,7 +1,7 @@
 /* The fast lane: one call takes the leading run of ordinary sends and pulls out of a read buffer.
    It is the journey of broker/handlers/send.py and pull.py, compiled. Policy stays in Python, which fills two tables:
      topics  name -> (write queues, read queues, topic sys flag)
-     grants  group 0 topic [0 expression] -> (sub version or -1, tag hashes or None, group sys flag, token)
+     grants  group 0 topic [0 expression] -> (sub version or -1, sorted tag hashes or None, group sys flag, token)
    The first frame that is not plainly ordinary is left to the handler; both answer byte for byte alike. */
 #include "store.h"
 #include <errno.h>
@@ -15,6 +15,7 @@
 #define PULL_SUBSCRIPTION 4
 #define SYS_FLAG_PLAIN 0x703    /* compression and multi-tag bits; anything else is not ordinary */
 #define CODES_MAX 64
+#define READY_MUCH (2u << 20)   /* replies to pulls made in one call, beyond which the peer must read some */
 
 typedef struct {
     PyObject_HEAD
@@ -33,7 +34,7 @@ typedef struct {
     long long sends, pulls;
 } hf_lane;
 
-enum { NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_DONE, NEXT_ERROR };
+enum { NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH, NEXT_DONE, NEXT_ERROR };
 
 static int room_for(uint8_t **buffer, size_t *room, size_t size) {
     if (size <= *room) return 1;
@@ -127,8 +128,8 @@ static uint8_t *end_reply(hf_lane *l, uint8_t *at, uint8_t *p, int32_t opaque, c
     return p;
 }
 
-static int reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t physical, int64_t queue_offset, hf_slice unique) {
-    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return 0;
+/* Needs 2 * REPLY_ROOM bytes of room in `waiting`. */
+static void reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t physical, int64_t queue_offset, hf_slice unique) {
     uint8_t *at = l->waiting + l->waiting_size;
     uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"queueId\":\"");
     p = put_number(p, queue_id);
@@ -141,7 +142,6 @@ static int reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t p
     p = put_number(p, queue_offset);
     p = end_reply(l, at, p, opaque, "", 0);
     l->waiting_size = (size_t)(p - l->waiting);
-    return 1;
 }
 
 static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) {
@@ -203,16 +203,19 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
         default: break;
     }
     int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
-    uint8_t *space = hf_journal_space(l->journal, size);
-    if (!space || !hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags)) {
+    /* everything that may fail comes before the space is taken: bytes taken and not written would end the log */
+    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return NEXT_ERROR;
+    uint8_t *space = hf_journal_derive_room(l->journal) ? hf_journal_space(l->journal, size) : NULL;
+    if (!space) {
         PyErr_NoMemory();
         return NEXT_ERROR;
     }
+    hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags);
     r.queue_offset = queue->next++;
     hf_record_write(&r, size, space);
     l->journal->last_timestamp = now;
     l->sends++;
-    if (f->flag == 0 && !reply_to_send(l, f->opaque, r.queue_id, r.physical_offset, r.queue_offset, known.unique)) return NEXT_ERROR;
+    if (f->flag == 0) reply_to_send(l, f->opaque, r.queue_id, r.physical_offset, r.queue_offset, known.unique);
     return NEXT_DONE;
 }
 
@@ -418,7 +421,10 @@ static PyObject *lane_serve(hf_lane *l, PyObject *args) {
                 else if (f.code == CODE_PULL) next = serve_pull(l, &f, commits);
                 else next = NEXT_HANDLER;
         }
-        if (next == NEXT_DONE) at += frame_bytes;
+        if (next == NEXT_DONE) {
+            at += frame_bytes;
+            if (l->ready_size > READY_MUCH) next = NEXT_MUCH; /* let the peer take this first */
+        }
     }
     PyBuffer_Release(&data);
     PyBuffer_Release(&host);

@@ -11,6 +11,35 @@ uint8_t *hf_queue_entry(hf_queue *q, int64_t index) {
     return NULL;
 }
 
+/* Whether the sorted codes hold this one. */
+static int holds(const int32_t *codes, int count, int32_t code) {
+    int low = 0;
+    while (low < count) {
+        int middle = low + (count - low) / 2;
+        if (codes[middle] == code) return 1;
+        if (codes[middle] < code) low = middle + 1;
+        else count = middle;
+    }
+    return 0;
+}
+
+static int compare_codes(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+int32_t *hf_codes_sorted(PyObject *codes, int *count) {
+    *count = (int)PyTuple_GET_SIZE(codes);
+    int32_t *sorted = PyMem_Malloc((size_t)(*count ? *count : 1) * sizeof *sorted);
+    if (!sorted) { PyErr_NoMemory(); return NULL; }
+    for (int i = 0; i < *count; i++) {
+        sorted[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(codes, i));
+        if (PyErr_Occurred()) { PyMem_Free(sorted); return NULL; }
+    }
+    qsort(sorted, (size_t)*count, sizeof *sorted, compare_codes);
+    return sorted;
+}
+
 void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const int32_t *codes, int codes_count,
                      hf_piece *pieces, hf_selection *out) {
     *out = (hf_selection){0, from, 0, 0};
@@ -32,9 +61,7 @@ void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const i
         out->next = i + 1;
         if (codes_count >= 0) {
             int32_t code = (int32_t)(int64_t)get64(entry + 12);
-            int match = 0;
-            for (int k = 0; k < codes_count && !match; k++) match = codes[k] == code;
-            if (!match) continue;
+            if (!holds(codes, codes_count, code)) continue;
         }
         pieces[out->count++] = (hf_piece){physical, size};
         out->bytes += size;
@@ -136,20 +163,17 @@ static PyObject *queue_select(hf_queue *q, PyObject *args) {
                           &l.disk_count_max, &memory_bytes, &disk_bytes, &l.scan_max)) return NULL;
     l.bytes_max = bytes_max; l.memory_from = memory_from; l.memory_bytes_max = memory_bytes; l.disk_bytes_max = disk_bytes;
     if (l.count_max > HF_PIECES_MAX) l.count_max = HF_PIECES_MAX;
-    int32_t wanted[256];
+    int32_t *wanted = NULL;
     int wanted_count = -1;
     if (codes != Py_None) {
-        if (!PyTuple_Check(codes) || PyTuple_GET_SIZE(codes) > 256) return PyErr_Format(PyExc_ValueError, "codes: a tuple of at most 256 tag hashes");
-        wanted_count = (int)PyTuple_GET_SIZE(codes);
-        for (int i = 0; i < wanted_count; i++) {
-            wanted[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(codes, i));
-            if (PyErr_Occurred()) return NULL;
-        }
+        if (!PyTuple_Check(codes)) return PyErr_Format(PyExc_TypeError, "codes: a tuple of tag hashes or None");
+        if (!(wanted = hf_codes_sorted(codes, &wanted_count))) return NULL;
     }
     hf_piece *pieces = PyMem_Malloc(HF_PIECES_MAX * sizeof *pieces);
-    if (!pieces) return PyErr_NoMemory();
+    if (!pieces) { PyMem_Free(wanted); return PyErr_NoMemory(); }
     hf_selection s;
     hf_queue_select(q, from, &l, wanted, wanted_count, pieces, &s);
+    PyMem_Free(wanted);
     PyObject *list = PyList_New(s.count);
     for (int i = 0; list && i < s.count; i++) {
         PyObject *piece = Py_BuildValue("(Li)", (long long)pieces[i].physical, pieces[i].size);

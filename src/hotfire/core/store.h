@@ -52,6 +52,7 @@ typedef struct {
 typedef struct { int count; int64_t next, bytes; int missing; } hf_selection; /* missing: a window is not attached */
 
 uint8_t *hf_queue_entry(hf_queue *q, int64_t index);
+int32_t *hf_codes_sorted(PyObject *codes, int *count); /* of a tuple; to be freed */
 void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const int32_t *codes, int codes_count,
                      hf_piece *pieces, hf_selection *out);
 
@@ -85,7 +86,8 @@ extern PyTypeObject hf_journal_type;
 enum { HF_RESERVED, HF_NEED_SEGMENT, HF_TURN_FULL };
 int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset);
 uint8_t *hf_journal_space(hf_journal *j, size_t size); /* after reserve: room for the record; NULL without memory */
-int hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags);
+int hf_journal_derive_room(hf_journal *j); /* before space is taken: a record without its entry would be lost */
+void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags);
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, or errno */
 hf_segment *hf_journal_segment(hf_journal *j, int64_t offset);
 

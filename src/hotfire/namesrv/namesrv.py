@@ -56,6 +56,11 @@ class NameServer(CommandHeart):
             self._print_at_ms = now_ms + KV_PRINT_INTERVAL_MS
             self._print_kv()
 
+    def clock_moved(self, by_ms: int) -> None:
+        self._scan_at_ms += by_ms
+        self._print_at_ms += by_ms
+        self.state.routes.clock_moved(by_ms)
+
     def handle(self, connection: Connection, command: Command, now_ms: int) -> Command | None:
         """The reply; None for a oneway request, which is carried out all the same, and for a stray reply."""
         if command.is_response:

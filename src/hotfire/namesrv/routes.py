@@ -222,6 +222,10 @@ class RouteTable:
         elif group.acting_master and MASTER_ID not in group.addresses:
             self._change_perm(broker.name, lambda perm: perm & ~Perm.WRITE)
 
+    def clock_moved(self, by_ms: int) -> None:
+        for live in self._live.values():
+            live.updated_ms += by_ms
+
     def expire(self, now_ms: int) -> list[LiveBroker]:
         """Unregister every broker that was silent for longer than it said it would be."""
         silent = [live for live in self._live.values() if live.updated_ms + live.timeout_ms < now_ms]

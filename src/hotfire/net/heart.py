@@ -25,6 +25,10 @@ class Connection(Protocol):
 
     @property
     def closed(self) -> bool: ...
+    @property
+    def is_clogged(self) -> bool:
+        """The peer has not taken what was written: answer it nothing more; the rest is brought again."""
+
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
     def hold(self) -> None:
@@ -60,13 +64,16 @@ class Heart:
 
     def tick(self, now_ms: int) -> None: ...
 
+    def clock_moved(self, by_ms: int) -> None:
+        """The wall clock was set: times kept for deadlines and periods move by as much."""
+
 
 class CommandHeart(Heart):
     """Splits and decodes frames, calls `handle` for each, writes what it returns."""
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
         at = 0
-        while (size := frame_size(data, at)) and at + size <= len(data):
+        while not connection.is_clogged and (size := frame_size(data, at)) and at + size <= len(data):
             command = decode(data[at : at + size])
             at += size
             reply = self.handle(connection, command, now_ms)

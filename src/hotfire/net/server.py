@@ -12,6 +12,7 @@ import errno
 import logging
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -27,6 +28,8 @@ WRITE_LOW_BYTES = 1 << 20
 WRITE_BYTES_MAX = 128 << 20
 IDLE_MS_MAX = 120_000
 IDLE_SCAN_MS = 1_000
+CLOCK_STEP_MS = 500
+"""Slower changes are corrections of the rate, which deadlines may as well follow."""
 TICK_S = 0.05
 BACKLOG = 1024
 CLOSE_TIMEOUT_S = 1.0
@@ -34,6 +37,10 @@ CLOSE_TIMEOUT_S = 1.0
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -45,7 +52,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._aside: bytearray | None = None
         self._needed = 0
         self._held = False
-        self._is_clogged = False
+        self._is_paused = False
+        self._waits = False
         self.closed = False
         self.peer = ("", 0)
         self.born_host = b""
@@ -56,6 +64,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._server.is_stopping:  # accepted in the very pass that stopped us: there is no heart behind it
+            self.abort()
+            return
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
         peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104  # a peer already gone
         self.peer = (peer[0].partition("%")[0], peer[1])
@@ -67,8 +78,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
-        self._server.forget(self)
-        self._server.heart.disconnected(self, now_ms())
+        if self._server.forget(self):
+            self._server.heart.disconnected(self, now_ms())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._server.buffer
@@ -76,6 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         self.active_ms = now = now_ms()
         fresh = self._server.buffer[:count]
+        if self.closed:
+            return
         try:
             if self._aside is None:
                 consumed = self._server.heart.receive(self, fresh, now)
@@ -100,6 +113,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _serve_aside(self, now: int) -> None:
         aside, self._aside = self._aside, None
         assert aside is not None
+        self._waits = False
         with memoryview(aside) as whole:
             consumed = self._server.heart.receive(self, whole, now)
         if consumed < len(aside):
@@ -110,23 +124,43 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._aside = rest
         # the heart has judged the length word, if it is there; without it, a few bytes more will do
         self._needed = int.from_bytes(rest[:4]) + 4 if len(rest) >= 4 else 4
+        # frames left because the peer is clogged: again when it has read, or at once if it just did
+        self._waits = self.is_clogged and not self.closed
+        if self._waits:
+            self._transport.pause_reading()
+            if not self._is_paused:
+                self._server.call_soon(self._serve_on)
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        self._is_clogged = True
+        self._is_paused = True
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._is_clogged = False
-        self._read_on()
+        self._is_paused = False
+        self._serve_on()
 
-    def _read_on(self) -> None:
-        if not (self._held or self._is_clogged or self.closed):
+    def _serve_on(self) -> None:
+        """Serve what was kept aside, then read on; not while held, nor while the peer does not read."""
+        if self._may_serve() and self._aside is not None:
+            try:
+                self._serve_aside(now_ms())
+            except Exception as error:  # noqa: BLE001  # the end of this connection only; others must go on
+                self._failed(error)
+            self._server.after_receive()
+        if self._may_serve() and not self._waits:
             self._transport.resume_reading()
 
+    def _may_serve(self) -> bool:
+        return not (self._held or self._is_paused or self.closed)
+
     # --- the heart's side ---
+
+    @property
+    def is_clogged(self) -> bool:
+        return self._is_paused or self._transport.get_write_buffer_size() > WRITE_HIGH_BYTES
 
     def write(self, data: bytes) -> None:
         if self.closed or self._transport.is_closing():
@@ -158,15 +192,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def release(self) -> None:
         """Serve what was kept while held, then read on."""
-        if self.closed:
-            return
         self._held = False
-        if self._aside is not None:
-            try:
-                self._serve_aside(now_ms())
-            except Exception as error:  # noqa: BLE001  # as above; the other held ones must go on
-                self._failed(error)
-        self._read_on()
+        self._serve_on()
 
 
 class Server:
@@ -180,6 +207,8 @@ class Server:
         self._listeners: list[asyncio.Server] = []
         self._turn_due = False
         self._idle_scan_ms = 0
+        self._ahead_ms = now_ms() - monotonic_ms()
+        self.is_stopping = False
         self._ticker: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
 
@@ -195,15 +224,23 @@ class Server:
             self._loop.add_reader(fd, self._ring, callback)
         self._ticker = self._loop.call_later(TICK_S, self._tick)
 
-    def forget(self, connection: ServerConnection) -> None:
+    def forget(self, connection: ServerConnection) -> bool:
+        """Whether the connection was one the heart knew."""
+        known = connection in self.connections
         self.connections.discard(connection)
         if not self.connections and self._empty is not None:
             self._empty.set()
+        return known
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
 
     def _ring(self, callback: Any) -> None:
-        callback(now_ms())
-        self._release_held()
-        self.after_receive()
+        try:
+            callback(now_ms())
+        finally:  # whatever went wrong, those who wait for this turn must go on
+            self._release_held()
+            self.after_receive()
 
     def after_receive(self) -> None:
         if self.heart.wants_turn and not self._turn_due:
@@ -217,14 +254,30 @@ class Server:
     def _tick(self) -> None:
         now = now_ms()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._notice_clock(now)
         self.heart.tick(now)
         self.after_receive()
         if now - self._idle_scan_ms < IDLE_SCAN_MS:
             return
         self._idle_scan_ms = now
         for connection in [c for c in self.connections if now - c.active_ms > IDLE_MS_MAX]:
+            if connection.closed:  # and still here a second later: it does not read what is left for it
+                connection.abort()
+                continue
             log.info("closing peer=%s:%d reason=idle for %d ms", *connection.peer, IDLE_MS_MAX)
             connection.close()
+
+    def _notice_clock(self, now: int) -> None:
+        """A wall clock that was set takes every deadline along: nothing falls due early or hours late."""
+        ahead_ms = now - monotonic_ms()
+        moved_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
+        if abs(moved_ms) < CLOCK_STEP_MS:
+            return
+        log.warning("the clock was set by_ms=%d", moved_ms)
+        for connection in self.connections:
+            connection.active_ms += moved_ms
+        self._idle_scan_ms += moved_ms
+        self.heart.clock_moved(moved_ms)
 
     def _release_held(self) -> None:
         held, self.heart.held[:] = list(self.heart.held), []
@@ -233,6 +286,7 @@ class Server:
 
     def stop(self) -> None:
         """Accept and read no more, end ticks and watches; what is written to peers still goes out."""
+        self.is_stopping = True
         for listener in self._listeners:
             listener.close()
         if self._ticker is not None:

@@ -11,9 +11,11 @@
     80     8  log offset synced when this was written
     88     8  queue entries that point below the offset at 72
     96     8  log offset from which on every record ends in its checksum
-   104     4  CRC-32 of bytes 64..103
+   104     4  CRC-32 of bytes 0..39 and 64..103
 
-4096 bytes in all. A damaged checkpoint makes recovery scan all of the log.
+4096 bytes in all. The checksum covers the reference's fields too: when its broker has written to the store
+since, they differ, and our marks no longer say anything about the log. Then, or when the file is damaged,
+recovery goes without them and scans all of the log.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ class Checkpoint:
     durable: int = 0
     entries: int = 0
     summed_from: int = NEVER
+    is_ours: bool = False
+    """Our marks are there and speak of the log as it is."""
 
     def encode(self) -> bytes:
         out = bytearray(CHECKPOINT_BYTES)
@@ -58,7 +62,7 @@ class Checkpoint:
         )
         ours = _OURS.pack(MAGIC, self.derived, self.durable, self.entries, self.summed_from)
         out[_OURS_AT : _OURS_AT + len(ours)] = ours
-        _CRC.pack_into(out, _OURS_AT + len(ours), zlib.crc32(ours))
+        _CRC.pack_into(out, _OURS_AT + len(ours), zlib.crc32(ours, zlib.crc32(out[: _TIMES.size])))
         return bytes(out)
 
     @classmethod
@@ -70,6 +74,13 @@ class Checkpoint:
         magic, derived, durable, entries, summed_from = _OURS.unpack_from(data, _OURS_AT)
         ours = data[_OURS_AT : _OURS_AT + _OURS.size]
         (crc,) = _CRC.unpack_from(data, _OURS_AT + _OURS.size)
-        if magic != MAGIC or crc != zlib.crc32(ours):
-            return reference  # the reference's own file, or a damaged one: scan from the log's start
-        return replace(reference, derived=derived, durable=durable, entries=entries, summed_from=summed_from)
+        if magic != MAGIC or crc != zlib.crc32(ours, zlib.crc32(data[: _TIMES.size])):
+            return reference
+        return replace(
+            reference,
+            is_ours=True,
+            derived=derived,
+            durable=durable,
+            entries=entries,
+            summed_from=summed_from,
+        )

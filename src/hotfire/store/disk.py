@@ -10,7 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +24,12 @@ Mapped = mmap.mmap
 """A file as memory."""
 
 FALLOC_FL_KEEP_SIZE = 0x01
-ZERO_STEP_BYTES = 64 << 10
-_ZEROS = bytes(ZERO_STEP_BYTES)
+STEP_BYTES = 64 << 10
+_ZEROS = bytes(STEP_BYTES)
+
+
+class SyncFailed(OSError):
+    """The disk did not take what was written. Asked again it may say yes to pages it has forgotten."""
 
 
 class Disk:
@@ -87,28 +91,41 @@ class Disk:
     def size(self, relative: str) -> int:
         return os.stat(self.path(relative)).st_size
 
-    def zero(self, fd: int, start: int, size: int) -> None:
-        """Zeros over [start, start + size), synced. Holes and zeros already there are left alone."""
-        end, at = start + size, start
-        # What was read ahead counts as data and would be read in full: forget it, and read ahead no more.
-        os.posix_fadvise(fd, start, size, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(fd, start, size, os.POSIX_FADV_RANDOM)
-        while at < end:
-            try:
-                at = os.lseek(fd, at, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # no data up to the end of the file
-                    break
-                raise
-            # to the next multiple: a page read in part would be data at the place where the next step begins
-            step = min(ZERO_STEP_BYTES - at % ZERO_STEP_BYTES, end - at)
-            if step <= 0:
-                break
-            if os.pread(fd, step, at) != _ZEROS[:step]:
-                os.pwrite(fd, _ZEROS[:step], at)
-            at += step
-        os.posix_fadvise(fd, start, size, os.POSIX_FADV_NORMAL)
-        os.fdatasync(fd)
+    def written_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(position, size) of steps of [start, end) that are not holes, in order."""
+        if start >= end:
+            return
+        # What was read ahead counts as written and would be read in full: forget it, and read ahead no more.
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_RANDOM)
+        at = start
+        try:
+            while at < end:
+                try:
+                    at = os.lseek(fd, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # nothing up to the end of the file
+                        return
+                    raise
+                # to the next multiple: a page read in part would be data where the next step begins
+                step = min(STEP_BYTES - at % STEP_BYTES, end - at)
+                if step <= 0:
+                    return
+                yield at, step
+                at += step
+        finally:
+            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_NORMAL)
+
+    def zero(self, fd: int, start: int, size: int) -> int:
+        """Zeros over [start, start + size), synced; how many bytes were none."""
+        changed = 0
+        for at, step in self.written_ranges(fd, start, start + size):
+            found = os.pread(fd, step, at)
+            if found != _ZEROS[:step]:
+                changed += step - found.count(0)
+                self.write(fd, _ZEROS[:step], at)
+        _sync(fd)
+        return changed
 
     def read(self, fd: int, size: int, position: int) -> bytes:
         return os.pread(fd, size, position)
@@ -119,7 +136,8 @@ class Disk:
             done += os.pwrite(fd, data[done:], position + done)
 
     def sync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        """What was written to `fd` is on the disk when this returns; else SyncFailed, which is final."""
+        _sync(fd)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -149,7 +167,7 @@ class Disk:
         """Everything written to the file, through maps too, is on disk when this returns."""
         fd = os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.fdatasync(fd)
+            _sync(fd)
         finally:
             os.close(fd)
 
@@ -237,6 +255,13 @@ class Disk:
         if self._worker is not None:
             self._worker.shutdown(wait=True)
             self._worker = None
+
+
+def _sync(fd: int) -> None:
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror) from None
 
 
 def _sync_directory(path: Path) -> None:

@@ -15,6 +15,7 @@ Knows the log, the queues and the checkpoint. Must not know topics' settings or 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,11 @@ from hotfire.store.scan import NEVER, Scanned, scan_records
 
 WINDOW_BYTES = 16 << 20
 """Larger than any record, so that a record cut by the window's end is whole in the next one."""
+
+TURNS_UNDER_WAY_MAX = 2
+"""One being written, one being filled: what a crash may leave in pieces."""
+MAGIC_AT, PHYSICAL_AT, MAGIC_REACH_BYTES = 4, 28, 36
+_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 log = logging.getLogger("hotfire.store")
 
@@ -77,7 +83,9 @@ def recover(
     # closed by us at this very end: everything behind it is as we left it, and we left zeros
     is_clean = not was_unclean and found.end == checkpoint.derived == checkpoint.durable
     if not is_clean:
-        _cut(disk, config, commitlog, found.end)
+        cut = _cut(disk, config, commitlog, found.end)
+        if cut:
+            log.warning("torn records cut off the log end=%d cut_bytes=%d reason=%s", found.end, cut, reason)
     for queue in queues.values():
         queue.entries.next = queue.entries.max
         if not is_clean:
@@ -118,16 +126,47 @@ class _Walk:
         self._checkpoint = checkpoint
 
     def refuse_damage(self, start: int) -> None:
-        """Raise when a record between `start` and the durable mark is not sound."""
-        durable = self._checkpoint.durable
-        found = Recovered(end=start)
-        reason = self.scan(found, lambda entry: None, stop=durable) if start < durable else ""
+        """Raise when what looks like the log's end is a fault with good records behind it.
+
+        Below the durable mark any fault is damage. Behind it a crash may have left a hole, but not one longer
+        than the turns that were under way. Without our marks nothing is known: a record behind the fault,
+        wherever it lies, may have been acknowledged.
+        """
+        durable, found = self._checkpoint.durable, Recovered(end=start)
+        reason = self.scan(found, lambda entry: None)
+        place = _place(self._disk, self._config, found.end)
+        fault = f"log record at offset {found.end} ({place}) is damaged ({reason})"
+        mend = "restore this file from a copy, or cut the log there by hand; nothing was changed"
         if found.end < durable:
-            raise StoreCorrupt(
-                f"log record at offset {found.end} ({_place(self._disk, self._config, found.end)}) is "
-                f"damaged ({reason}), but the log was durable up to {durable}: restore this file from a "
-                "copy; nothing was changed"
-            )
+            raise StoreCorrupt(f"{fault}, but the log was durable up to {durable}: {mend}")
+        reach = TURNS_UNDER_WAY_MAX * self._config.turn_bytes_max if self._checkpoint.is_ours else 0
+        behind = self._sound_record_behind(found.end + reach)
+        if behind is not None:
+            raise StoreCorrupt(f"{fault}, but there is a sound record at {behind}: {mend}")
+
+    def _sound_record_behind(self, offset: int) -> int | None:
+        """The first offset behind `offset` where a sound record begins that says itself it lies there."""
+        for start, fd in self._log.segments.items():
+            end = self._config.segment_bytes
+            for at, size in self._disk.written_ranges(fd, max(0, offset + 1 - start), end):
+                found = self._sound_record_in(fd, start, at, size)
+                if found is not None:
+                    return found
+        return None
+
+    def _sound_record_in(self, fd: int, start: int, at: int, size: int) -> int | None:
+        window = self._disk.read(fd, size + MAGIC_REACH_BYTES, at)
+        for match in _MAGIC.finditer(window):
+            begin = match.start() - MAGIC_AT
+            physical = start + at + begin
+            says = window[begin + PHYSICAL_AT : begin + PHYSICAL_AT + 8] if begin >= 0 else b""
+            if says != physical.to_bytes(8):
+                continue
+            length = int.from_bytes(window[begin : begin + 4])
+            record = self._disk.read(fd, min(length, self._config.segment_bytes), at + begin)
+            if scan_records(record, physical, True)[0]:
+                return physical
+        return None
 
     def scan(self, found: Recovered, derive: Callable[[Scanned], None], stop: int = NEVER) -> str:
         """Walk on from `found.end`, at least to `stop` if the log goes that far; why it ended.
@@ -139,11 +178,11 @@ class _Walk:
             segment_end = start + size
             if segment_end <= found.end:
                 continue
-            reason = "partial"
+            reason, window_bytes = "partial", WINDOW_BYTES
             while found.end < segment_end:
                 if found.end >= stop:
                     return "stop"
-                window = self._disk.read(fd, min(WINDOW_BYTES, segment_end - found.end), found.end - start)
+                window = self._disk.read(fd, min(window_bytes, segment_end - found.end), found.end - start)
                 entries, consumed, reason = scan_records(window, found.end, True, summed_from)
                 for entry in entries:
                     derive(entry)
@@ -151,7 +190,9 @@ class _Walk:
                     found.records += len(entries)
                     found.last_timestamp = max(found.last_timestamp, entries[-1].store_timestamp)
                 found.end += consumed
-                if reason != "partial" or consumed == 0:
+                if reason == "partial" and not consumed and len(window) < segment_end - found.end:
+                    window_bytes *= 2  # a record larger than any we would write
+                elif reason != "partial" or not consumed:
                     break
             if reason != "blank":
                 return reason
@@ -171,8 +212,11 @@ def _derive(entry: Scanned, queues: dict[tuple[str, int], ConsumeQueue], open_qu
         queue.put(entry.queue_offset, entry.physical, entry.size, entry.tags)
 
 
-def _cut(disk: Disk, config: StoreConfig, commitlog: CommitLog, end: int) -> None:
+def _cut(disk: Disk, config: StoreConfig, commitlog: CommitLog, end: int) -> int:
+    """Zeros behind `end`; how many bytes were none."""
+    cut = 0
     for start, fd in commitlog.segments.items():
         if start + config.segment_bytes > end:
             within = max(0, end - start)
-            disk.zero(fd, within, config.segment_bytes - within)
+            cut += disk.zero(fd, within, config.segment_bytes - within)
+    return cut

@@ -30,7 +30,7 @@ from hotfire.store.checkpoint import Checkpoint
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
-from hotfire.store.disk import Disk
+from hotfire.store.disk import Disk, SyncFailed
 from hotfire.store.recovery import Recovered, recover
 from hotfire.store.scan import NEVER
 from hotfire.store.tables import Table
@@ -97,6 +97,10 @@ class Store:
         self._counted = 0, 0
         self._stamp = self._handed_stamp = 0
         self._summed_from = NEVER
+        self._owed: set[str] = set()
+        """Queue files taken for a sync that has not succeeded yet."""
+        self._complaint = ""
+        self._is_closed = False
         self.fault: str | None = None
         self.recovered = Recovered(0)
         self.was_unclean = False
@@ -127,25 +131,31 @@ class Store:
 
     def close(self) -> None:
         """Flush what was appended, write the checkpoint, leave no `abort` behind. Waits for the disk."""
-        if self._background is not None:
-            self._background.exception()
+        self._is_closed = True
+        self._settle_background(wait=True)
         while self.fault is None and (self.journal.busy or self.journal.pending):
             self.submit()
             _wait(self.journal.fileno())
             with suppress(StoreReadOnly):  # then `fault` ends this, and `abort` stays
                 self.complete()
         if self.fault is None:
-            for fd in self._log.holding(self.flushed_end, self.readable_end):
-                self._disk.sync(fd)
-            self._synced = self.readable_end
-            self._sync_queues(self._dirty_files(), self._checkpoint())
-            self._disk.remove(ABORT_FILE)
+            try:
+                self._leave_clean()
+            except OSError as error:  # `abort` stays, and the next start looks closely
+                self.fail(f"the store could not be closed cleanly: {error.strerror}")
         self._reader.close()
         self._log.close()
         for queue in self._queues.values():
             queue.close()
         self._disk.finish()
         self._disk.unlock()
+
+    def _leave_clean(self) -> None:
+        for fd in self._log.holding(self.flushed_end, self.readable_end):
+            self._disk.sync(fd)
+        self._synced = self.readable_end
+        self._sync_queues(self._owed | self._dirty_files(), self._checkpoint())
+        self._disk.remove(ABORT_FILE)
 
     def table(self, name: str) -> Table:
         return Table(self._disk, name)
@@ -231,7 +241,13 @@ class Store:
                 f"no room for the log: {error.strerror}; free some space below {self._disk.root}"
             ) from None
 
+    @property
+    def is_writeable(self) -> bool:
+        return self.fault is None and not self._is_closed
+
     def check_writeable(self) -> None:
+        if self._is_closed:
+            raise StoreReadOnly("the store is closed: the broker is stopping")
         if self.fault is not None:
             raise StoreReadOnly(
                 f"the store is read-only: {self.fault}; repair the disk and restart the broker"
@@ -285,15 +301,28 @@ class Store:
         if self.fault is not None:
             return []
         self._log.prepare()
-        if self._background is not None and self._background.done():
-            background, self._background = self._background, None
-            failure = background.exception()
-            if failure is not None:
-                self.fail(f"sync failed: {failure}")
-                return []
-        if self._background is None:
+        self._settle_background(wait=False)
+        if self._background is None and self.fault is None:
             self._flush_beside(now_ms)
         return self._derive(self.readable_end)
+
+    def clock_moved(self, by_ms: int) -> None:
+        self._flushed_log_at += by_ms
+        self._flushed_queues_at += by_ms
+
+    def _settle_background(self, *, wait: bool) -> None:
+        """Take in what became of the flush beside the loop. Only a failed sync is final."""
+        if self._background is None or not (wait or self._background.done()):
+            return
+        background, self._background = self._background, None
+        failure = background.exception()
+        if isinstance(failure, SyncFailed):
+            self.fail(f"sync failed: {failure.strerror}")
+        elif failure is not None and str(failure) != self._complaint:
+            log.error("queues and checkpoint not written, tried again shortly reason=%s", failure)
+        if failure is None:
+            self._owed.clear()
+        self._complaint = "" if failure is None else str(failure)
 
     def _flush_beside(self, now_ms: int) -> None:
         config, target = self._config, self.readable_end
@@ -306,7 +335,9 @@ class Store:
         if not (log_due or queues_due):
             return
         descriptors = self._log.holding(self.flushed_end, target)
-        dirty = self._dirty_files() if queues_due else set()
+        if queues_due:
+            self._owed |= self._dirty_files()
+        dirty = set(self._owed) if queues_due else set()
         checkpoint = self._checkpoint()
         self._flushed_log_at = now_ms
         if queues_due:

@@ -60,6 +60,10 @@ class FakeConnection:
     def close(self) -> None:
         self.closed = True
 
+    @property
+    def is_clogged(self) -> bool:
+        return False
+
     def hold(self) -> None:
         self.is_held = True
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotfire.protocol.requests import GetMaxOffset, SendReply
+from hotfire.store.disk import SyncFailed
 from tests.unit.broker.conftest import Make
 from tests.unit.broker.harness import (
     NOT_FOUND,
@@ -172,7 +173,7 @@ def test_failure_beside_the_loop_frees_who_waits(heart: Harness, monkeypatch: py
     heart.send()
 
     def fail(relative: str) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        raise SyncFailed(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(heart.disk, "sync_file", fail)
     heart.now_ms += 2000

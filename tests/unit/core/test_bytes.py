@@ -1,5 +1,6 @@
 """Checksum and string hash: the compiled ones are zlib's and Java's."""
 
+import itertools
 import zlib
 
 import pytest
@@ -41,6 +42,14 @@ def test_hash_of_text_is_javas(text: str) -> None:
 def test_hash_of_damaged_text_is_that_of_its_replacement(data: bytes) -> None:
     """Bytes that are no text hash as the text Java and Python read in their place."""
     assert compiled.java_hash(Guarded(4096).holding(data)) == java_hash(data.decode("utf-8", "replace"))
+
+
+def test_hash_of_every_short_stretch_of_edges() -> None:
+    """All of up to three bytes where the rules change, cut short by the end or not."""
+    for size in (1, 2, 3):
+        for edges in itertools.product(EDGES, repeat=size):
+            data = bytes(edges)
+            assert compiled.java_hash(data) == java_hash(data.decode("utf-8", "replace")), data
 
 
 @pytest.mark.parametrize(("text", "value"), [("", 0), ("TagA", 2598919), ("polygenelubricants", -(2**31))])

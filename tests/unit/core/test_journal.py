@@ -11,6 +11,7 @@ import random
 import resource
 import select
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -341,6 +342,25 @@ def test_bytes_no_segment_holds_are_an_error(log: Log) -> None:
         with pytest.raises(FileNotFoundError):
             log.journal.fetch([piece])
     assert log.journal.fetch([]) == b""
+
+
+def test_pieces_are_fetched_across_gaps_and_segments(log: Log) -> None:
+    """Every other record of two segments, and all of them backwards: their bytes, nothing between them."""
+    for _ in range(15):
+        assert log.append(110, 0) is not None
+    log.flush()
+    log.journal.derive(log.journal.written)
+    entries = [log.queues[0].entry(index)[:2] for index in range(15)]
+    assert entries[-1][0] > SEGMENT
+    whole = b"".join(log.bytes_on_disk())
+    for pieces in (entries, entries[::2], entries[::5], entries[::-1]):
+        data = None
+        for _ in range(100):  # a page may be locked for a moment
+            data = log.journal.fetch(pieces)
+            if data is not None:
+                break
+            time.sleep(0.01)
+        assert data == b"".join(whole[physical : physical + size] for physical, size in pieces)
 
 
 def test_a_dropped_segment_is_gone(log: Log) -> None:

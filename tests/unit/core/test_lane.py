@@ -8,7 +8,7 @@ import pytest
 
 from hotfire.protocol.codes import RequestCode, ResponseCode, Serialization
 from hotfire.protocol.command import Command, decode, encode
-from hotfire.protocol.record import iter_records, java_hash, parse_properties
+from hotfire.protocol.record import Host, iter_records, java_hash, parse_properties
 from tests.wire.transcript import Bench, Peer, frames_of
 
 pytestmark = pytest.mark.core
@@ -20,6 +20,29 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path / "store", NOW_MS)
     yield made
     made.close()
+
+
+def send_fields(unique: str, topic: str = "orders", tag: str = "TagA", more: str = "") -> dict[str, str]:
+    properties = f"UNIQ_KEY\x01{unique}\x02TAGS\x01{tag}\x02{more}"
+    fields = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    return fields | {"i": properties}
+
+
+def pull_fields(
+    sys_flag: int, expression: str | None, group: str = "readers", topic: str = "orders"
+) -> dict[str, str]:
+    fields = {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": str(sys_flag),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subVersion": "0",
+    }
+    return fields if expression is None else fields | {"subscription": expression}
 
 
 class Client:
@@ -42,28 +65,13 @@ class Client:
     def send(
         self, body: bytes = b"body", topic: str = "orders", tag: str = "TagA", more: str = ""
     ) -> Command:
-        fields = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-        fields["i"] = f"UNIQ_KEY\x01{tag}\x02TAGS\x01{tag}\x02{more}"
-        (reply,) = self.ask(RequestCode.SEND_MESSAGE_V2, fields, body)
+        (reply,) = self.ask(RequestCode.SEND_MESSAGE_V2, send_fields(tag, topic, tag, more), body)
         return reply
 
     def pull(
         self, sys_flag: int, expression: str | None, group: str = "readers", topic: str = "orders"
     ) -> Command:
-        fields = {
-            "consumerGroup": group,
-            "topic": topic,
-            "queueId": "0",
-            "queueOffset": "0",
-            "maxMsgNums": "32",
-            "sysFlag": str(sys_flag),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subVersion": "0",
-        }
-        if expression is not None:
-            fields["subscription"] = expression
-        (reply,) = self.ask(RequestCode.PULL_MESSAGE, fields)
+        (reply,) = self.ask(RequestCode.PULL_MESSAGE, pull_fields(sys_flag, expression, group, topic))
         return reply
 
     def subscribe(self, tag: str, group: str = "readers", topic: str = "orders") -> None:
@@ -170,6 +178,33 @@ def test_a_log_that_failed_refuses_sends(fast_lane_enable: bool, tmp_path: Path)
         reply = second.send()
         assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "No space left" in (reply.remark or "")
+    bench.close()
+
+
+@pytest.mark.parametrize("region_size", [1, 90, 170, 255])
+def test_a_long_run_is_answered_frame_by_frame(region_size: int, tmp_path: Path) -> None:
+    """2,000 requests in one buffer, with the longest texts the lane takes, get 2,000 whole replies."""
+    address = Host.parse("2001:db8::1", 10911)
+    bench = Bench(tmp_path / "store", NOW_MS, advertised=address, region_id="r" * region_size)
+    client = Client(bench)
+    client.send()
+    client.pull(4, "*")
+    before = len(client.peer.replies)
+    run = b"".join(
+        encode(Command(RequestCode.SEND_MESSAGE_V2, opaque=-1 - n, fields=send_fields("u" * 255), body=b"b"))
+        + encode(
+            Command(
+                RequestCode.PULL_MESSAGE, opaque=-5000 - n, fields=pull_fields(4, "*") | {"maxMsgNums": "1"}
+            )
+        )
+        for n in range(1000)
+    )
+    bench.receive(client.peer, run)
+    bench.settle()
+    replies = [decode(frame) for frame in frames_of(bytes(client.peer.replies[before:]))]
+    assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}
+    assert sorted(reply.opaque for reply in replies) == [*range(-5999, -4999), *range(-1000, 0)]
+    assert served(bench) == (1000, 1000)
     bench.close()
 
 

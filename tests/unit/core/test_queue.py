@@ -55,10 +55,10 @@ class Queues(RuleBasedStateMachine):
         else:
             self.fast.put(index, physical, size, tags)
 
-    @rule(count=st.integers(1, 12), start=small, size=st.integers(1, 30))
-    def put_run(self, count: int, start: int, size: int) -> None:
-        """Neighbours, as a log leaves them."""
-        for index in range(start, start + count):
+    @rule(start=small, sizes=st.lists(st.integers(1, 30) | st.sampled_from((FILLER, 0)), max_size=12))
+    def put_run(self, start: int, sizes: list[int]) -> None:
+        """Neighbours, as a log leaves them, some of them only keeping a place."""
+        for index, size in enumerate(sizes, start):
             self.put(index, index * 50, size, CODES[index % len(CODES)])
 
     @rule(index=small | st.integers(-3, 100))
@@ -122,6 +122,17 @@ class Queues(RuleBasedStateMachine):
 
 class TestQueues(Queues.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("size", [FILLER, 0, -5])
+def test_an_entry_that_only_keeps_a_place_is_passed_over(size: int) -> None:
+    """It is no message, wherever it stands, and the pull goes on behind it."""
+    for queue in (compiled.Queue("key"), plain.Queue("key")):
+        queue.attach(0, bytearray(4 * ENTRY_BYTES))
+        for index, each in enumerate((size, 10, size, size)):
+            queue.put(index, index * 100, each, 0)
+        queue.max = 4
+        assert queue.select(0, 9, 999, 0, None, (9, 9, 999, 999, 9)) == ([(100, 10)], 4, 10, False)
 
 
 def test_a_selection_has_an_end_whatever_its_limits() -> None:

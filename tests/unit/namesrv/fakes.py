@@ -32,6 +32,10 @@ class FakeConnection:
     def close(self) -> None:
         self.closed = True
 
+    @property
+    def is_clogged(self) -> bool:
+        return False
+
     def hold(self) -> None:
         raise AssertionError("a handler holds nobody")
 

@@ -325,12 +325,36 @@ def test_a_segment_never_finished_is_removed(driven: Driven) -> None:
 
 def test_an_unknown_checkpoint_is_the_references() -> None:
     """The reference's checkpoint gives its times and no offsets; ours round-trips."""
-    ours = Checkpoint(1, 2, 3, 4, 5, derived=6, durable=7, entries=8, summed_from=9)
+    ours = Checkpoint(1, 2, 3, 4, 5, derived=6, durable=7, entries=8, summed_from=9, is_ours=True)
     data = ours.encode()
     assert len(data) == 4096
     assert Checkpoint.decode(data) == ours
     reference = data[:40] + bytes(4056)
     assert Checkpoint.decode(reference) == Checkpoint(1, 2, 3, 4, 5)
+
+
+def test_marks_older_than_the_references_last_write_say_nothing() -> None:
+    """The reference's broker changes its own times and keeps ours as they are: then ours are not believed."""
+    data = bytearray(Checkpoint(1, 2, 3, derived=6, durable=7, entries=8, summed_from=0).encode())
+    data[7] += 1
+    assert Checkpoint.decode(bytes(data)) == Checkpoint(2, 2, 3)
+
+
+def test_without_marks_a_fault_before_good_records_is_damage(driven: Driven) -> None:
+    """No checkpoint: what lies behind a fault may have been acknowledged, so it is not cut off."""
+    for _ in range(60):
+        driven.send("t", 0, bytes(400))
+    driven.turn()
+    driven.store.close()
+    (driven.root / "checkpoint").unlink()
+    first = driven.root / "commitlog" / f"{0:020d}"
+    flip(first, driven.sent[3].physical + 100)
+    before = {path: path.read_bytes() for path in (driven.root / "commitlog").iterdir()}
+    with pytest.raises(StoreCorrupt) as refused:
+        driven.on(driven.root).open()
+    assert f"offset {driven.sent[3].physical} " in str(refused.value)
+    assert f"sound record at {driven.sent[4].physical}" in str(refused.value)
+    assert {path: path.read_bytes() for path in (driven.root / "commitlog").iterdir()} == before
 
 
 def test_abort_says_whether_it_was_closed(driven: Driven) -> None:

@@ -318,7 +318,7 @@ def test_a_failed_sync_beside_the_loop_ends_writing_too(
     def broken(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(driven.store._disk, "sync", broken)
+    monkeypatch.setattr("os.fdatasync", broken)
     driven.tick(1000)
     driven.tick(1)
     assert driven.store.flushed_end == 0
@@ -352,6 +352,49 @@ def test_no_room_for_queue_entries_is_made_up_for(tmp_path: Path, monkeypatch: p
         driven.tick(1000)
         assert driven.store.dispatch_behind == 0
         driven.check(driven.sent)
+
+
+def test_a_failed_sync_is_not_forgotten_at_the_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sync beside the loop failed and the store is closed before the next tick: `abort` stays."""
+    driven = Driven(tmp_path / "store", sync_flush=False).open()
+    driven.send("t", 0, b"one")
+    driven.turn()
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fdatasync", _no_such_luck)
+        driven.tick(1000)
+        driven.store._disk.beside(lambda: None).result()
+    driven.store.close()
+    assert "Input/output error" in (driven.store.fault or "")
+    assert (driven.root / "abort").exists()
+
+
+def test_no_descriptor_left_is_no_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint could not be opened for want of descriptors: tried again, and nothing is refused."""
+    with Driven(tmp_path / "store") as driven:
+        driven.send("t", 0, b"one")
+        driven.turn()
+        with monkeypatch.context() as patch:
+            patch.setattr(driven.store._disk, "sync_file", _no_descriptor)
+            driven.tick(1000)
+            driven.store._disk.beside(lambda: None).result()
+            driven.tick(1)
+        assert driven.store.fault is None
+        driven.send("t", 0, b"two")
+        driven.turn()
+        driven.tick(1000)
+        driven.store._disk.beside(lambda: None).result()
+        driven.tick(1)
+        with driven.crash_image(tmp_path / "image") as image:
+            assert image.store.recovered.records == 0, "the second attempt wrote the checkpoint"
+            image.check(driven.sent)
+
+
+def _no_such_luck(fd: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def _no_descriptor(name: str) -> None:
+    raise OSError(24, "Too many open files")
 
 
 # --- segments ahead of need ---

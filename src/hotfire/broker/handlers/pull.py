@@ -31,8 +31,8 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 
 BYTES_MAX = 0x7FFFFFFF
 HOLD_MS_MAX = 600_000
 """Longest wait of a pull. Clients ask for 15 to 30 s and give up soon after."""
-EXPRESSION_CHARACTERS_MAX, TAGS_MAX = 65_536, 256
-"""Of one subscription. The compiled queue compares each entry with 256 tag hashes at most."""
+EXPRESSION_CHARACTERS_MAX, TAGS_MAX = 65_536, 1000
+"""Of one subscription. Larger than any that people write; each held pull keeps the hashes of its tags."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
