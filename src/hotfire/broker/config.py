@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotfire.errors import ConfigError
 from hotfire.model import Perm
 from hotfire.settings import Form, setting
 from hotfire.store.config import StoreConfig
@@ -24,6 +25,12 @@ class FlushDiskType(enum.Enum):
     ASYNC_FLUSH = "ASYNC_FLUSH"
 
 
+class BrokerRole(enum.Enum):
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
+
+
 @dataclass(frozen=True)
 class BrokerConfig:
     """Settings of one broker process."""
@@ -32,6 +39,9 @@ class BrokerConfig:
         socket.gethostname() or "DEFAULT_BROKER", "Name shared by a master and its slaves."
     )
     broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.", form=CLUSTER)
+    broker_role: BrokerRole = setting(  # noqa: RUF009  # it makes a field
+        BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER or SLAVE; slaves are not served yet."
+    )
     broker_id: int = setting(0, "0 is the master; slaves have higher ids.", low=0)
     listen_port: int = setting(10911, "Port for clients; 0 picks a free one.", low=0, high=65535)
     bind_address: str = setting("0.0.0.0", "Address to listen on.")  # noqa: S104  # as the reference does
@@ -86,6 +96,13 @@ class BrokerConfig:
         24_000, "How long a name server may take.", unit="ms", low=100
     )
     fast_lane_enable: bool = setting(True, "Serve ordinary sends and pulls by the compiled lane.")
+
+    def __post_init__(self) -> None:
+        if self.broker_role is BrokerRole.SLAVE or self.broker_id:
+            raise ConfigError(
+                f"brokerRole={self.broker_role.name} brokerId={self.broker_id}: replication is not served, "
+                "so this broker would hold no copy of anything; start a master, with brokerId=0"
+            )
 
     def store(self) -> StoreConfig:
         return StoreConfig(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from contextlib import ExitStack
 
@@ -90,7 +91,15 @@ class BrokerProgram:
 
 
 def _unusable(config: BrokerConfig, error: OSError) -> StoreError:
-    return StoreError(
-        f"store {config.root} cannot be opened: {error.strerror} ({error.filename}); "
-        "check the directory's owner and permissions, or choose another"
-    )
+    problem = f"store {config.root} cannot be opened: {error.strerror}"
+    if error.filename is not None:
+        problem += f" ({error.filename})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        needed = config.mapped_file_size_commit_log
+        return StoreError(
+            f"{problem}; a log segment takes {needed} bytes: free some space, choose another directory, "
+            "or set a smaller mappedFileSizeCommitLog for a new store"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreError(f"{problem}; check the directory's owner and permissions, or choose another")
+    return StoreError(f"{problem}; choose another directory")
