@@ -27,12 +27,14 @@ class Groups:
         self._table = table
         self._groups: dict[str, SubscriptionGroup] = {}
         self._spelled: dict[str, str] = {}
+        self._forbidden: object = {}
+        """What groups may not read of topics: Apache's, kept as it is until it is served."""
         self._version = DataVersion()
 
     def load(self, now_ms: int) -> None:
         stored = self._table.load_as(_read)
         if stored is not None:
-            self._version, self._groups = stored
+            self._version, self._groups, self._forbidden = stored
             self._spelled = _spelled(self._groups.values())
         self._put([name for name in model.SYSTEM_GROUPS if name not in self._groups], now_ms)
 
@@ -80,7 +82,7 @@ class Groups:
         self._table.save(
             {
                 "dataVersion": to_json(version),
-                "forbiddenTable": {},
+                "forbiddenTable": self._forbidden,
                 "subscriptionGroupTable": {**self._spelled, **more},
             }
         )
@@ -94,8 +96,7 @@ def _spelled(groups: Iterable[SubscriptionGroup]) -> dict[str, str]:
     return {group.name: bodies.spelled(to_json(group)) for group in groups}
 
 
-def _read(tree: dict[str, object]) -> tuple[DataVersion, dict[str, SubscriptionGroup]]:
+def _read(tree: dict[str, object]) -> tuple[DataVersion, dict[str, SubscriptionGroup], object]:
     groups = _GROUP_TABLE(tree.get("subscriptionGroupTable", {}))
-    return from_json(DataVersion, tree.get("dataVersion", {})), {
-        group.name: group for group in groups.values()
-    }
+    version = from_json(DataVersion, tree.get("dataVersion", {}))
+    return version, {group.name: group for group in groups.values()}, tree.get("forbiddenTable") or {}

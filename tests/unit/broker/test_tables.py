@@ -61,6 +61,20 @@ def test_groups_survive_a_restart(make: Make) -> None:
     assert config_file(heart, "subscriptionGroup.json")["dataVersion"]["counter"] > edition
 
 
+def test_what_groups_may_not_read_is_kept(make: Make) -> None:
+    """A forbiddenTable that Apache's broker wrote outlives a start and a change of the groups."""
+    heart = make()
+    heart.close()
+    file = heart.root / "config" / "subscriptionGroup.json"
+    file.write_text(file.read_text().replace('"forbiddenTable":{}', '"forbiddenTable":{"CG":{"T":1}}'))
+    heart.open()
+    heart.create_topic("T")
+    heart.pull(group="Another")
+    table = config_file(heart, "subscriptionGroup.json")
+    assert table["forbiddenTable"] == {"CG": {"T": 1}}
+    assert "Another" in table["subscriptionGroupTable"]
+
+
 def test_system_topics_exist_from_the_first_start(make: Make) -> None:
     """What clients and tools rely on: the template, the cluster's and broker's own, and the reserved ones."""
     heart = make(broker_cluster_name="C1")
