@@ -77,21 +77,21 @@ format: install
 
 test: install
 	$(SAY) 'running every test that needs neither Java nor strace'
-	@$(PYTEST) -m 'not interop and not slow and not crash' --promises-report $(REPORTS)/test.json $(ARGS)
+	@$(PYTEST) -m 'not interop and not slow and not crash' --promises-report=$(REPORTS)/test.json $(ARGS)
 
 long: install
 	$(SAY) 'running the tests that take minutes each'
-	@$(PYTEST) -m 'slow and not interop' --timeout 900 --promises-report $(REPORTS)/long.json $(ARGS)
+	@$(PYTEST) -m 'slow and not interop' --timeout 900 --promises-report=$(REPORTS)/long.json $(ARGS)
 
 crash: install
 	$(SAY) 'killing brokers and tracing their system calls'
 	@tools/need.sh strace
-	@$(PYTEST) -m 'crash and not slow' --promises-report $(REPORTS)/crash.json $(ARGS)
+	@$(PYTEST) -m 'crash and not slow' --promises-report=$(REPORTS)/crash.json $(ARGS)
 
 interop: install
 	$(SAY) 'running against the Java reference implementation'
 	@if [ -x tests/interop/prepare.sh ]; then tests/interop/prepare.sh; fi
-	@$(PYTEST) -m 'interop and not slow' --promises-report $(REPORTS)/interop.json $(ARGS)
+	@$(PYTEST) -m 'interop and not slow' --promises-report=$(REPORTS)/interop.json $(ARGS)
 
 sanitize: install
 	$(SAY) 'running the core tests under address and undefined-behaviour checks'

@@ -31,6 +31,13 @@ class NotReloadable(ConfigError):
     """The setting exists and cannot be changed while the program runs."""
 
 
+class Form(NamedTuple):
+    """What a text may look like: the whole of it matches `pattern`; `words` say so to a person."""
+
+    pattern: str
+    words: str
+
+
 class Setting(NamedTuple):
     """One setting as readers of the declaration see it."""
 
@@ -46,6 +53,7 @@ class Setting(NamedTuple):
     reload: bool
     secret: bool
     aliases: tuple[str, ...]
+    form: Form | None
 
     @property
     def allowed(self) -> str:
@@ -55,7 +63,7 @@ class Setting(NamedTuple):
         if self.kind is bool:
             return "true or false"
         if self.kind is str:
-            return "text"
+            return self.form.words if self.form else "text"
         noun = "an integer" if self.kind is int else "a number"
         if self.low is not None and self.high is not None:
             noun += (
@@ -79,11 +87,12 @@ def setting(
     reload: bool = False,
     secret: bool = False,
     aliases: tuple[str, ...] = (),
+    form: Form | None = None,
 ) -> Any:
     """A field of a config dataclass. `name` is the property's where camelCase does not give it."""
     metadata = {
         "name": name, "help": help, "unit": unit, "low": low, "high": high,
-        "reload": reload, "secret": secret, "aliases": aliases,
+        "reload": reload, "secret": secret, "aliases": aliases, "form": form,
     }  # fmt: skip
     return dataclasses.field(default=default, metadata={_KEY: metadata})
 
@@ -170,7 +179,7 @@ def _parse(one: Setting, text: str) -> Any:
     if not text and one.optional:
         return None
     if one.kind is str:
-        return text
+        return text if one.form is None or re.fullmatch(one.form.pattern, text) else _wrong()
     if one.kind is bool:
         # Java takes everything but "true" for false; a typing error should not switch something off.
         return {"true": True, "false": False}[text.lower()] if text.lower() in ("true", "false") else _wrong()

@@ -29,6 +29,7 @@ SEGMENT_BYTES = 1 << 20
 POWER_CUTS = 6
 GET_BROKER_RUNTIME_INFO = 28
 SEED = 99
+FLUSH_SECONDS = 0.5
 
 
 class TracedHotfire(HotfireProcess):
@@ -147,10 +148,9 @@ def test_without_waiting_the_disk_follows_twice_a_second(tmp_path: Path) -> None
     assert len(trace.too_early()) > len(acks) / 2
     times = [sync.seconds for sync in trace.syncs if sync.begin > trace.replies[0].left]
     rounds = [b for a, b in pairwise(times) if b - a > 0.2]  # a round syncs each segment written to
-    assert len(rounds) >= 3
-    gaps = [b - a for a, b in pairwise(rounds)]
-    assert min(gaps) >= 0.45, gaps
-    assert max(gaps) <= 2.0, gaps
+    # A round begun late by a busy machine is followed by one on time, so single gaps say nothing; that no
+    # tick comes early is shown with a given clock in tests/unit/store/test_turns.py.
+    assert 3 <= len(rounds) <= (times[-1] - times[0]) / FLUSH_SECONDS + 1, times
     alone = trace.writes[-1]
     synced = next(sync for sync in trace.syncs if sync.begin > alone.done)
     assert synced.seconds - alone.seconds <= 10.0

@@ -7,6 +7,7 @@ import pytest
 
 from hotfire.errors import ConfigError
 from hotfire.settings import (
+    Form,
     format_properties,
     from_properties,
     load_properties,
@@ -34,6 +35,7 @@ class Example:
     segment_bytes: int = setting(1024, "Size.", name="mappedFileSize", aliases=("mapedFileSize",))
     address: str | None = setting(None, "Where to bind.", name="bindAddress")
     secret_key: str = setting("", "Shared secret.", secret=True)
+    region: str = setting("here", "Where it is.", form=Form("[a-z]+", "small letters"))
     inner: int = 3
 
 
@@ -103,6 +105,8 @@ def test_present_spelling_wins_over_the_old_one() -> None:
         ("flushDiskType", "sync", "one of SYNC_FLUSH, ASYNC_FLUSH"),
         ("ratio", "1.5", "a number 0..1"),
         ("ratio", "nan", "a number 0..1"),
+        ("region", "a-b", "small letters"),
+        ("region", "", "small letters"),
     ],
 )
 def test_error_names_key_value_and_range(key: str, value: str, allowed: str) -> None:

@@ -18,11 +18,12 @@ from hotfire import core
 from hotfire.broker import access, handlers
 from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused
 from hotfire.broker.clients import Clients
+from hotfire.broker.cold import ColdReads
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.fastlane import NEXT_FULL, NEXT_MUCH, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
 from hotfire.broker.offsets import Offsets
-from hotfire.broker.parked import Parked
+from hotfire.broker.parked import Parked, ParkedPull
 from hotfire.broker.topics import Topics
 from hotfire.errors import BrokerRefused, MalformedRequest, RemoteProtocolError, StoreError, StoreReadOnly
 from hotfire.model import TopicConfig
@@ -62,7 +63,8 @@ class Broker(Heart):
         self.groups = Groups(config, store.table("subscriptionGroup.json"))
         self.offsets = Offsets(store.table("consumerOffset.json"))
         self.clients = Clients(config.channel_expired_timeout)
-        self.parked = Parked(config.parked_pulls_max)
+        self.parked = Parked(config.parked_pulls_max, config.parked_pulls_per_connection_max)
+        self.cold = ColdReads()
         self.fast = FastLane(config, store, advertised, self.suffix)
         self.topics_changed: Callable[[], None] = lambda: None
         """Called when name servers have to be told."""
@@ -83,7 +85,7 @@ class Broker(Heart):
         return [(self.store.fileno(), self._turn_done), (self.store.reader_fileno(), self._reads_done)]
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
-        at, size = 0, len(data)
+        at, size, widened_at = 0, len(data), -1
         lane = self.fast.lane if self.store.is_writeable else None  # handlers refuse for a failed store
         while at < size and not connection.is_clogged:
             if lane is not None:
@@ -96,12 +98,15 @@ class Broker(Heart):
                 if ready is not None:
                     connection.write(ready)
                 for (topic, group), queue_id, offset in commits:
-                    self.offsets.commit(topic, group, queue_id, offset)
+                    if offset >= 0:
+                        self.offsets.commit(topic, group, queue_id, offset)
                 if following == NEXT_PARTIAL:
                     break
                 if following == NEXT_MUCH:
                     continue
-                if following == NEXT_SEGMENT and self._add_segment():
+                # Once per frame: should the next segment not do either, the handler says why
+                if following == NEXT_SEGMENT and widened_at != at and self._add_segment():
+                    widened_at = at
                     continue
                 if following == NEXT_FULL:
                     self._hold(connection)
@@ -141,7 +146,7 @@ class Broker(Heart):
         if self.store.fault is not None:
             self._drop_replies()
         for pull in self.parked.due(now_ms):
-            handlers.pull.resume(self, pull)
+            self._revive(handlers.pull.resume, pull)
         if now_ms - self._rechecked_ms >= RECHECK_PERIOD_MS:
             self._rechecked_ms = now_ms
             self._wake(self.parked.queues())
@@ -164,6 +169,7 @@ class Broker(Heart):
 
     def disconnected(self, connection: Connection, now_ms: int) -> None:
         self.parked.disconnected(connection)
+        self.cold.disconnected(connection)
         self._notify(self.clients.disconnected(connection))
 
     def close(self, now_ms: int) -> None:
@@ -211,7 +217,10 @@ class Broker(Heart):
 
     def _reads_done(self, now_ms: int) -> None:
         for token, data in self.store.fetched():
-            handlers.pull.fetched(self, token, data)
+            try:
+                handlers.pull.fetched(self, token, data)
+            except Exception:
+                log.exception("cold pull failed")  # those behind it want their answers
 
     # --- parked pulls ---
 
@@ -219,7 +228,16 @@ class Broker(Heart):
         for queue in queues:
             for pull in self.parked.on_queue(queue):
                 if queue.max > pull.scanned:
-                    handlers.pull.arrived(self, pull)
+                    self._revive(handlers.pull.arrived, pull)
+
+    def _revive(self, work: Callable[[Broker, ParkedPull], None], pull: ParkedPull) -> None:
+        """Go on with a parked pull. Whatever befalls it is its own answer: those behind it want theirs."""
+        try:
+            work(self, pull)
+        except Exception as error:
+            log.exception("held pull failed peer=%s:%d", *pull.connection.peer)
+            self.parked.remove(pull)
+            handlers.pull.fail(self, pull, error)
 
     # --- requests ---
 
@@ -239,8 +257,12 @@ class Broker(Heart):
         except MalformedRequest as error:
             self._reply(connection, command, Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error)))
             return
-        access.check(call)
-        self.serve(call, declared, lambda: handler(self, call))
+
+        def work() -> Outcome:
+            access.check(call)  # in here, so that its refusal is a reply
+            return handler(self, call)
+
+        self.serve(call, declared, work)
 
     def serve(self, call: Call[Any], declared: type[Request], work: Callable[[], Outcome]) -> None:
         """Send what `work` comes to: its outcome, or the refusal its error stands for."""

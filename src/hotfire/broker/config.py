@@ -7,14 +7,28 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from hotfire.errors import ConfigError
 from hotfire.model import Perm
-from hotfire.settings import setting
+from hotfire.settings import Form, setting
 from hotfire.store.config import StoreConfig
+
+# Both become properties of every message, which control characters separate; replies of sends spell the
+# region as it is, between quotes.
+REGION = Form(
+    r"[ !#-\[\]-~]{1,255}", "1 to 255 printable ASCII characters without quotation mark and backslash"
+)
+CLUSTER = Form(r"[^\x00-\x1f]{1,255}", "1 to 255 characters without control characters")
 
 
 class FlushDiskType(enum.Enum):
     SYNC_FLUSH = "SYNC_FLUSH"
     ASYNC_FLUSH = "ASYNC_FLUSH"
+
+
+class BrokerRole(enum.Enum):
+    ASYNC_MASTER = "ASYNC_MASTER"
+    SYNC_MASTER = "SYNC_MASTER"
+    SLAVE = "SLAVE"
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,10 @@ class BrokerConfig:
     broker_name: str = setting(
         socket.gethostname() or "DEFAULT_BROKER", "Name shared by a master and its slaves."
     )
-    broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.")
+    broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.", form=CLUSTER)
+    broker_role: BrokerRole = setting(  # noqa: RUF009  # it makes a field
+        BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER or SLAVE; slaves are not served yet."
+    )
     broker_id: int = setting(0, "0 is the master; slaves have higher ids.", low=0)
     listen_port: int = setting(10911, "Port for clients; 0 picks a free one.", low=0, high=65535)
     bind_address: str = setting("0.0.0.0", "Address to listen on.")  # noqa: S104  # as the reference does
@@ -37,9 +54,14 @@ class BrokerConfig:
     default_topic_queue_nums: int = setting(8, "Queues of the template topic TBW102.", low=1, reload=True)
     auto_create_topic_enable: bool = setting(True, "A first message creates its topic.", reload=True)
     auto_create_subscription_group: bool = setting(True, "A first consumer creates its group.", reload=True)
+    topics_max: int = setting(50_000, "Topics at once.", low=1, reload=True)
+    groups_max: int = setting(20_000, "Consumer groups at once.", low=1, reload=True)
+    queues_max: int = setting(
+        400_000, "Queues of all topics at once, 1 KiB of memory each.", low=1, reload=True
+    )
     cluster_topic_enable: bool = setting(True, "Make a topic named like the cluster.")
     broker_topic_enable: bool = setting(True, "Make a topic named like the broker.")
-    region_id: str = setting("DefaultRegion", "Region written into every message.")
+    region_id: str = setting("DefaultRegion", "Region written into every message.", form=REGION)
     trace_on: bool = setting(True, "Tell clients that tracing is welcome.")
     flush_disk_type: FlushDiskType = setting(  # noqa: RUF009  # it makes a field
         FlushDiskType.SYNC_FLUSH, "SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is written."
@@ -62,6 +84,7 @@ class BrokerConfig:
     long_polling_enable: bool = setting(True, "Hold pulls until there is something to answer.", reload=True)
     short_polling_time_mills: int = setting(1000, "How long to hold without long polling.", unit="ms", low=0)
     parked_pulls_max: int = setting(100_000, "Pulls held at once.", low=1, reload=True)
+    parked_pulls_per_connection_max: int = setting(8192, "Pulls held at once for one connection.", low=1)
     notify_consumer_ids_changed_enable: bool = setting(True, "Tell a group when a member comes or goes.")
     channel_expired_timeout: int = setting(
         120_000, "A silent client is forgotten after this.", unit="ms", low=1000
@@ -76,6 +99,13 @@ class BrokerConfig:
         24_000, "How long a name server may take.", unit="ms", low=100
     )
     fast_lane_enable: bool = setting(True, "Serve ordinary sends and pulls by the compiled lane.")
+
+    def __post_init__(self) -> None:
+        if self.broker_role is BrokerRole.SLAVE or self.broker_id:
+            raise ConfigError(
+                f"brokerRole={self.broker_role.name} brokerId={self.broker_id}: replication is not served, "
+                "so this broker would hold no copy of anything; start a master, with brokerId=0"
+            )
 
     def store(self) -> StoreConfig:
         return StoreConfig(

@@ -15,10 +15,18 @@ from hotfire.protocol.record import BLANK_BYTES, PROPERTIES_BYTES_MAX, RECORD_BY
 from hotfire.store.store import PULL_LIMITS, Store
 
 GRANTS_MAX = 65_536
+GRANT_CODES_MAX, GRANT_EXPRESSION_CHARACTERS_MAX = 64, 1024
+"""Larger filters stay with the handler: a table of them would pin memory for whoever names them once."""
 ADDRESSES_BYTES_MAX = 24
 """What two IPv6 hosts take more than two IPv4 ones."""
+TOPIC_LENGTH_BYTES_MORE = 1
+"""Records of version 2, for topics over 127 bytes, take two bytes for the topic's length."""
 RECORD_BYTES_BESIDE_BODY_MAX = (
-    RECORD_BYTES_MIN + ADDRESSES_BYTES_MAX + RETRY_TOPIC_CHARACTERS_MAX + PROPERTIES_BYTES_MAX
+    RECORD_BYTES_MIN
+    + ADDRESSES_BYTES_MAX
+    + TOPIC_LENGTH_BYTES_MORE
+    + RETRY_TOPIC_CHARACTERS_MAX
+    + PROPERTIES_BYTES_MAX
 )
 NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH = range(6)
 """Why the lane stopped, as lane.c numbers it."""
@@ -81,6 +89,8 @@ class FastLane:
     ) -> None:
         """`expression` is the header's own; None when the heartbeat's subscription of `version` counts."""
         if self.lane is None:
+            return
+        if len(codes or ()) > GRANT_CODES_MAX or len(expression or "") > GRANT_EXPRESSION_CHARACTERS_MAX:
             return
         if len(self._grants) >= GRANTS_MAX:
             self._grants.clear()

@@ -5,14 +5,18 @@ Who is alive in a group is `clients`' affair.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hotfire import model
 from hotfire.broker.config import BrokerConfig
-from hotfire.broker.topics import FAQ
 from hotfire.errors import BrokerRefused
 from hotfire.model import DataVersion, SubscriptionGroup
+from hotfire.protocol import bodies
 from hotfire.protocol.bodies import from_json, to_json
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.store.tables import Table
+
+_GROUP_TABLE = bodies.table(bodies.text, bodies.nested(SubscriptionGroup))
 
 
 class Groups:
@@ -22,30 +26,43 @@ class Groups:
         self._config = config
         self._table = table
         self._groups: dict[str, SubscriptionGroup] = {}
+        self._spelled: dict[str, str] = {}
+        self._forbidden: object = {}
+        """What groups may not read of topics: Apache's, kept as it is until it is served."""
         self._version = DataVersion()
 
     def load(self, now_ms: int) -> None:
-        tree = self._table.load() or {}
-        self._version = from_json(DataVersion, tree.get("dataVersion") or {})
-        for name, group in (tree.get("subscriptionGroupTable") or {}).items():
-            self._groups[str(name)] = from_json(SubscriptionGroup, group)
-        missing = [name for name in model.SYSTEM_GROUPS if name not in self._groups]
-        if missing:
-            self._put(missing, now_ms)
+        stored = self._table.load_as(_read)
+        if stored is not None:
+            self._version, self._groups, self._forbidden = stored
+            self._spelled = _spelled(self._groups.values())
+        self._put([name for name in model.SYSTEM_GROUPS if name not in self._groups], now_ms)
 
     def get(self, name: str) -> SubscriptionGroup | None:
         return self._groups.get(name)
 
     def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
         """The group, made on its first use where that is allowed."""
-        group = self._groups.get(name)
-        if group is not None:
-            return group
-        if not (self._config.auto_create_subscription_group or model.is_system_group(name)):
-            return None
-        model.check_group_name(name)
-        self._put([name], now_ms)
-        return self._groups[name]
+        found = self.find_all([name], now_ms)
+        return found[0] if found else None
+
+    def find_all(self, names: Iterable[str], now_ms: int) -> list[SubscriptionGroup]:
+        """Those of the groups that exist; new ones made where that is allowed, all in one write or none."""
+        wanted = dict.fromkeys(names)
+        new = [name for name in wanted if name not in self._groups and self._may_make(name)]
+        for name in new:
+            model.check_group_name(name)
+        count, groups_max = len(self._groups) + len(new), self._config.groups_max
+        if new and count > groups_max:
+            raise BrokerRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"group[{new[0]}] would make {count} groups, groupsMax is {groups_max}",
+            )
+        self._put(new, now_ms)
+        return [self._groups[name] for name in wanted if name in self._groups]
+
+    def _may_make(self, name: str) -> bool:
+        return self._config.auto_create_subscription_group or model.is_system_group(name)
 
     def require(self, name: str, now_ms: int) -> SubscriptionGroup:
         group = self.find(name, now_ms)
@@ -58,13 +75,28 @@ class Groups:
 
     def _put(self, names: list[str], now_ms: int) -> None:
         """Make these groups: on disk first, so that what could not be kept does not exist."""
-        groups = {**self._groups, **{name: SubscriptionGroup(name) for name in names}}
-        version = self._version.next(now_ms)
+        if not names:
+            return
+        made = {name: SubscriptionGroup(name) for name in names}
+        version, more = self._version.next(now_ms), _spelled(made.values())
         self._table.save(
             {
                 "dataVersion": to_json(version),
-                "forbiddenTable": {},
-                "subscriptionGroupTable": {name: to_json(group) for name, group in groups.items()},
+                "forbiddenTable": self._forbidden,
+                "subscriptionGroupTable": {**self._spelled, **more},
             }
         )
-        self._groups, self._version = groups, version
+        self._version = version
+        self._groups.update(made)
+        self._spelled.update(more)
+
+
+def _spelled(groups: Iterable[SubscriptionGroup]) -> dict[str, str]:
+    """Each group as text: to spell all of them for each new one would take seconds."""
+    return {group.name: bodies.spelled(to_json(group)) for group in groups}
+
+
+def _read(tree: dict[str, object]) -> tuple[DataVersion, dict[str, SubscriptionGroup], object]:
+    groups = _GROUP_TABLE(tree.get("subscriptionGroupTable", {}))
+    version = from_json(DataVersion, tree.get("dataVersion", {}))
+    return version, {group.name: group for group in groups.values()}, tree.get("forbiddenTable") or {}

@@ -33,6 +33,7 @@ class Parked:
     """All parked pulls."""
 
     count_max: int
+    per_connection_max: int
     _by_queue: dict[Queue, dict[ParkedPull, None]] = field(default_factory=dict)
     _by_connection: dict[Connection, dict[ParkedPull, None]] = field(default_factory=dict)
     _by_time: list[tuple[int, int, ParkedPull]] = field(default_factory=list)
@@ -42,9 +43,9 @@ class Parked:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def is_full(self) -> bool:
-        return self._count >= self.count_max
+    def has_room(self, connection: Connection) -> bool:
+        theirs = self._by_connection.get(connection, ())
+        return self._count < self.count_max and len(theirs) < self.per_connection_max
 
     def add(self, pull: ParkedPull) -> None:
         self._by_queue.setdefault(pull.queue, {})[pull] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from contextlib import ExitStack
 
@@ -47,7 +48,10 @@ class BrokerProgram:
             advertised = Host.parse(resolve(self._ip()), self.port)
             store = self._open_store()
             undo.callback(store.close)
-            self.broker = Broker(config, store, advertised, now_ms())
+            try:
+                self.broker = Broker(config, store, advertised, now_ms())
+            except OSError as error:
+                raise _unusable(config, error) from None
             undo.pop_all()
         self._server = Server(self.broker)
         await self._server.listen(listener)
@@ -68,10 +72,7 @@ class BrokerProgram:
         try:
             store.open()
         except OSError as error:
-            raise StoreError(
-                f"store {config.root} cannot be opened: {error.strerror} ({error.filename}); "
-                "check the directory's owner and permissions, or choose another"
-            ) from None
+            raise _unusable(config, error) from None
         return store
 
     async def wait_registered(self, timeout_s: float) -> list[str]:
@@ -87,3 +88,18 @@ class BrokerProgram:
         log.info("broker closed end=%d", store.end)
         if store.fault is not None:  # whoever started us must not take this for an orderly end
             raise StoreReadOnly(f"the store failed: {store.fault}; repair the disk before the next start")
+
+
+def _unusable(config: BrokerConfig, error: OSError) -> StoreError:
+    problem = f"store {config.root} cannot be opened: {error.strerror}"
+    if error.filename is not None:
+        problem += f" ({error.filename})"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        needed = config.mapped_file_size_commit_log
+        return StoreError(
+            f"{problem}; a log segment takes {needed} bytes: free some space, choose another directory, "
+            "or set a smaller mappedFileSizeCommitLog for a new store"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreError(f"{problem}; check the directory's owner and permissions, or choose another")
+    return StoreError(f"{problem}; choose another directory")

@@ -66,9 +66,10 @@ class Registration:
                     log.info("registered again namesrv=%s", address)
                 complained = False
                 await self._wait(peer, changed, period_s)
-            except HotfireError as error:
+            except Exception as error:  # noqa: BLE001  # a task that died would leave us unregistered for good
                 if not complained:  # once, not every second of a long outage
-                    log.warning("not registered namesrv=%s reason=%s; trying on", address, error)
+                    reason = error if isinstance(error, HotfireError) else f"{type(error).__name__}: {error}"
+                    log.warning("not registered namesrv=%s reason=%s; trying on", address, reason)
                 complained = True
                 await asyncio.sleep(REDIAL_S)
 

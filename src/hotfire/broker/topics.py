@@ -6,20 +6,19 @@ Every change is on disk before it is visible to anyone. Knows no clients and no 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from hotfire import model
 from hotfire.broker.config import BrokerConfig
 from hotfire.errors import BrokerRefused
 from hotfire.model import DataVersion, Perm, TopicConfig, TopicTable
-from hotfire.protocol.bodies import from_json, to_json
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.bodies import from_json, spelled, to_json
+from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.store.tables import Table
 
 SCHEDULE_QUEUES = 18
 BENCHMARK_QUEUES = 1024
 CLUSTER_QUEUES = 16
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 class Topics:
@@ -29,18 +28,19 @@ class Topics:
         self._config = config
         self._table = table
         self._topics: dict[str, TopicConfig] = {}
+        self._spelled: dict[str, str] = {}
+        self._queue_count = 0
         self._version = DataVersion()
         self.on_change: Callable[[TopicConfig], None] = lambda topic: None
 
     def load(self, now_ms: int) -> None:
-        tree = self._table.load()
-        if tree is not None:
-            stored = from_json(TopicTable, tree)
-            self._topics.update(stored.topics)
+        stored = self._table.load_as(lambda tree: from_json(TopicTable, tree))
+        if stored is not None:
+            self._take(stored.topics.values())
             self._version = stored.data_version
-        topics = {**self._topics, **{topic.name: topic for topic in self._system_topics()}}
-        if topics != self._topics:
-            self._save(topics, now_ms)
+        self._save(
+            [topic for topic in self._system_topics() if self._topics.get(topic.name) != topic], now_ms
+        )
 
     def _system_topics(self) -> Iterator[TopicConfig]:
         """Topics that exist from the first start. The template's permission follows the setting each time."""
@@ -109,13 +109,57 @@ class Topics:
 
     def put(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
         """Create or replace a topic."""
-        if self._topics.get(topic.name) != topic:
-            self._save({**self._topics, topic.name: topic}, now_ms)
-            self.on_change(topic)
+        self.put_all([topic], now_ms)
         return topic
 
-    def _save(self, topics: dict[str, TopicConfig], now_ms: int) -> None:
+    def put_all(self, topics: Iterable[TopicConfig], now_ms: int) -> None:
+        """Create or replace topics: all of them in one write, or none."""
+        changed = {topic.name: topic for topic in topics if self._topics.get(topic.name) != topic}
+        self._check_room(changed)
+        self._save(list(changed.values()), now_ms)
+        for topic in changed.values():
+            self.on_change(topic)
+
+    def _check_room(self, changed: dict[str, TopicConfig]) -> None:
+        """Each topic and queue costs memory for good: what grows beyond the limits is refused."""
+        topics_max, queues_max = self._config.topics_max, self._config.queues_max
+        count = len(self._topics.keys() | changed.keys())
+        if count > max(topics_max, len(self._topics)):
+            raise BrokerRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic[{next(iter(changed))}] would be number {count}, topicsMax is {topics_max}",
+            )
+        queues = self._queue_count + self._more_queues(changed.values())
+        if queues > max(queues_max, self._queue_count):
+            raise BrokerRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic[{next(iter(changed))}] would make {queues} queues, queuesMax is {queues_max}",
+            )
+
+    def _more_queues(self, changed: Iterable[TopicConfig]) -> int:
+        return sum(_queues(topic) - _queues(self._topics.get(topic.name)) for topic in changed)
+
+    def _save(self, changed: list[TopicConfig], now_ms: int) -> None:
         """Take these topics: on disk first, so that what could not be kept does not exist."""
+        if not changed:
+            return
         version = self._version.next(now_ms)
-        self._table.save(to_json(TopicTable(topics=topics, data_version=version)))
-        self._topics, self._version = topics, version
+        tree = to_json(TopicTable(data_version=version))
+        tree["topicConfigTable"] = {**self._spelled, **_spelled(changed)}
+        self._table.save(tree)
+        self._version = version
+        self._take(changed)
+
+    def _take(self, changed: Collection[TopicConfig]) -> None:
+        self._queue_count += self._more_queues(changed)
+        self._topics.update((topic.name, topic) for topic in changed)
+        self._spelled.update(_spelled(changed))
+
+
+def _queues(topic: TopicConfig | None) -> int:
+    return 0 if topic is None else max(topic.read_queues, topic.write_queues)
+
+
+def _spelled(topics: Iterable[TopicConfig]) -> dict[str, str]:
+    """Each topic as text: to spell all of them for each new one would take seconds."""
+    return {topic.name: spelled(to_json(topic)) for topic in topics}

@@ -29,16 +29,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tail": ("hotfire.cli.tail", "print the messages of a topic, and those to come"),
     "topic": ("hotfire.cli.topic", "list topics, show where one is"),
 }
-"""Each module has `configure(parser)` and `run(args) -> exit code`."""
+"""Each module has `configure(parser)` and `run(args) -> exit code`. It may have `take_late(args, words)`:
+argparse leaves over an optional word that comes after options, and the command may still take it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(next((word for word in words if not word.startswith("-")), None))
-    args = parser.parse_args(words)
+    args, rest = parser.parse_known_args(words)
     if args.command is None:
         parser.print_help()
         return EXIT_USAGE
+    if rest and not args.take_late(args, rest):
+        args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -67,7 +70,8 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
         if name == chosen:
             module = importlib.import_module(module_name)
             module.configure(command)
-            command.set_defaults(run=module.run)
+            take_late = getattr(module, "take_late", lambda args, rest: False)
+            command.set_defaults(run=module.run, parser=command, take_late=take_late)
     return parser
 
 

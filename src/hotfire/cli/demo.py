@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from hotfire.client.producer import Producer
 from hotfire.client.reader import TopicReader
-from hotfire.errors import HotfireError
+from hotfire.errors import ConfigError, HotfireError
 from hotfire.model import Message
 
 TOPIC = "demo"
@@ -36,6 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.messages < 1:
+        raise ConfigError(f"--messages {args.messages}: must be at least 1")
     logging.disable(logging.WARNING)  # a broker that dies on purpose is nothing to be warned of
     directory = tempfile.mkdtemp(prefix="hotfire-demo-")
     try:
@@ -156,9 +158,10 @@ class Demo:
                 await asyncio.wait_for(self.caught_up.wait(), CATCH_UP_TIMEOUT_S)
 
     def _progress(self) -> None:
-        done = len(self.acknowledged)
-        if done % max(1, self.count // 40) == 0 or done == self.count:
-            print(f"\r  acknowledged {done}/{self.count}, consumed {len(self.consumed)}", end="", flush=True)
+        done, on_screen = len(self.acknowledged), sys.stdout.isatty()
+        if done % max(1, self.count // (40 if on_screen else 5)) == 0 or done == self.count:
+            line = f"  acknowledged {done}/{self.count}, consumed {len(self.consumed)}"
+            print(f"\r{line}" if on_screen else line, end="" if on_screen else "\n", flush=True)
 
     def _report(self, stored: set[int]) -> int:
         lost = self.acknowledged - stored
@@ -168,7 +171,7 @@ class Demo:
             f"sent {self.count}  acknowledged {len(self.acknowledged)}  stored {len(stored)}  "
             f"consumed {len(self.consumed)}  lost {len(lost)}"
         )
-        print(f"  {self.tried_again} sends went unanswered and were repeated, {again} came twice so")
+        print(f"  {self.tried_again} sends got no answer and were repeated; {again} were stored twice")
         if lost or missed:
             print(f"  acknowledged and not stored: {len(lost)}, such as {sorted(lost)[:10]}")
             print(f"  stored and not consumed: {len(missed)}, such as {sorted(missed)[:10]}")

@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import IO
 
 from hotfire.cli.client import add_namesrv, run_client
 from hotfire.client.producer import DEFAULT_GROUP, Producer, SendResult
-from hotfire.errors import ConfigError
+from hotfire.errors import ConfigError, HotfireError
 from hotfire.model import Message
 
 WINDOW_COUNT = 64
@@ -43,6 +44,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing of messages that were stored")
 
 
+def take_late(args: argparse.Namespace, words: list[str]) -> bool:
+    """BODY after the options."""
+    if args.body is not None or len(words) != 1 or words[0].startswith("-"):
+        return False
+    args.body = words[0]
+    return True
+
+
 def run(args: argparse.Namespace) -> int:
     if args.body is not None and args.file is not None:
         raise ConfigError("give either BODY or --file, not both")
@@ -59,7 +68,13 @@ async def _send(args: argparse.Namespace) -> int:
     async with Producer(args.namesrv, group=args.group, timeout_s=args.timeout) as producer:
         async for bodies in _windows(args):
             messages = (Message(args.topic, body, args.tag, tuple(args.key), properties) for body in bodies)
-            for result in await _send_window(producer, list(messages)):
+            try:
+                results = await _send_window(producer, list(messages))
+            except HotfireError:
+                if sent:
+                    print(f"{sent} messages were stored before this; go on from there", file=sys.stderr)
+                raise
+            for result in results:
                 sent += 1
                 if not args.quiet:
                     print(_json(result) if args.json else _line(result), flush=True)
@@ -102,7 +117,8 @@ async def _piped_bodies() -> AsyncIterator[bytes]:
 
     def read() -> None:
         # Not sys.stdin: the interpreter cannot end while another thread reads from that.
-        with open(0, "rb", closefd=False) as source, suppress(RuntimeError):  # the loop is gone: so are we
+        # When the loop is gone or going, so are we.
+        with open(0, "rb", closefd=False) as source, suppress(RuntimeError, CancelledError):
             for body in _bodies(source):
                 asyncio.run_coroutine_threadsafe(lines.put(body), loop).result()
             asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()

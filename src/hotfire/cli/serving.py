@@ -74,9 +74,15 @@ def read_config_file(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        return load_properties(Path(path).read_text())
+        return load_properties(Path(path).read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"configuration file {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"configuration file {path}: byte {error.start} is not UTF-8; save it as UTF-8, or write \\uXXXX"
+        ) from None
+    except ConfigError as error:
+        raise ConfigError(f"configuration file {path}: {error}") from None
 
 
 def warn_unknown(unknown: tuple[str, ...], path: str | None) -> None:

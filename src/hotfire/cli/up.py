@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from dataclasses import replace
 
 from hotfire import core
 from hotfire.cli.serving import log, say, serve, settle
@@ -46,22 +47,21 @@ async def _main(args: argparse.Namespace, stop: asyncio.Event) -> None:
     from hotfire.namesrv.program import NameServerProgram
     from hotfire.settings import from_properties
 
-    extra = dict(pair.partition("=")[::2] for pair in args.set)
-    names = NameServerProgram(NameServerConfig(bind_address=args.bind, listen_port=args.namesrv_port))
-    await names.start()
-    reach = "127.0.0.1" if args.bind == "0.0.0.0" else args.bind  # noqa: S104  # compared, not bound
     settings = {
         "brokerName": "broker-a",
         "bindAddress": args.bind,
         "listenPort": str(args.broker_port),
-        "namesrvAddr": f"{reach}:{names.port}",
         "storePathRootDir": args.data,
         "flushDiskType": args.flush,
-    } | extra
+    } | dict(pair.partition("=")[::2] for pair in args.set)
     config, unknown = from_properties(BrokerConfig, settings)
     if unknown:
         raise ConfigError(f"no such setting: {', '.join(unknown)}; `hotfire broker -p` lists them all")
-    broker = BrokerProgram(config)
+    names = NameServerProgram(NameServerConfig(bind_address=args.bind, listen_port=args.namesrv_port))
+    await names.start()
+    reach = "127.0.0.1" if args.bind == "0.0.0.0" else args.bind  # noqa: S104  # compared, not bound
+    addresses = ";".join(filter(None, [f"{reach}:{names.port}", config.namesrv_addr]))
+    broker = BrokerProgram(replace(config, namesrv_addr=addresses))
     await broker.start()
     if not core.COMPILED:
         log.warning("running on plain Python, several times slower: %s", core.WHY_PLAIN)

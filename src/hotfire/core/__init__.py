@@ -25,7 +25,7 @@ def _load() -> tuple[ModuleType | None, str]:
     try:
         module = import_module("hotfire.core._core")
     except ModuleNotFoundError:
-        return None, "it was not built; install a C compiler and reinstall for full speed"
+        return None, "the compiled core was not built; install a C compiler and reinstall for full speed"
     sources = source_hash(Path(__file__).parent)
     if sources is not None and sources != module.SOURCE_HASH:
         raise ImportError(

@@ -27,7 +27,7 @@ from hotfire.protocol.bodies import (
     decode_body,
     encode_body,
 )
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.registration import decode_registration
 from hotfire.settings import NotReloadable, format_properties, load_properties, to_properties, updated
@@ -37,8 +37,6 @@ V3_0_11 = 37
 
 V4_9_4 = 401
 """From here on clients read a route only if it is standard JSON; older ones read bare keys only."""
-
-FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
 @dataclass(slots=True)

@@ -4,9 +4,11 @@ A heart never sees a socket or a clock. The server that serves users and the sim
 same methods. `CommandHeart` is the ready-made one for programs without a compiled fast lane.
 """
 
+# ruff: noqa: B027  # a heart overrides what it has a use for; the rest does nothing on purpose
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -38,7 +40,7 @@ class Connection(Protocol):
 Watch = tuple[int, Callable[[int], None]]
 
 
-class Heart:
+class Heart(ABC):
     """Base of all hearts: does nothing, politely."""
 
     wants_turn = False
@@ -56,9 +58,9 @@ class Heart:
 
     def disconnected(self, connection: Connection, now_ms: int) -> None: ...
 
+    @abstractmethod
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
         """Take whole frames from the start of `data`; the bytes they took. The rest comes again with more."""
-        raise NotImplementedError
 
     def turn(self, now_ms: int) -> None: ...
 
@@ -81,5 +83,6 @@ class CommandHeart(Heart):
                 connection.write(encode(reply))
         return at
 
+    @abstractmethod
     def handle(self, connection: Connection, command: Command, now_ms: int) -> Command | None:
-        raise NotImplementedError
+        """The reply, or None when there is none to send now."""

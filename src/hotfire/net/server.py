@@ -317,6 +317,9 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+    except OverflowError:
+        listener.close()
+        raise ConfigError(f"port {port}: must be 0 to 65535") from None
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

@@ -41,6 +41,7 @@ from hotfire.protocol.javajson import dumps as dumps
 from hotfire.protocol.javajson import dumps_bare_keys as dumps_bare_keys
 from hotfire.protocol.javajson import loads as loads
 from hotfire.protocol.javajson import loads_standard as loads_standard
+from hotfire.protocol.javajson import spelled as spelled
 
 Value = TypeVar("Value")
 Reader = Callable[[Any], Any]

@@ -18,6 +18,9 @@ VERSION_4_9_4 = 401
 VERSION_5_0_0 = 413
 VERSION_5_3_1 = 475
 
+FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""What the reference puts behind some remarks; tools show it."""
+
 
 @unique
 class Serialization(IntEnum):

@@ -70,10 +70,10 @@ def _loads(data: Buffer, *, dialect: bool) -> Any:
             if not dialect:
                 raise
             tree = _Dialect(text).parse()
+        # Half a surrogate pair can only come from an escape. It has no UTF-8 form; Java would write `?`.
+        return _without_surrogates(tree) if "\\ud" in text or "\\uD" in text else tree
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"JSON body of {len(data)} bytes: {error}") from None
-    # Half a surrogate pair can only come from an escape. It has no UTF-8 form; Java would write `?`.
-    return _without_surrogates(tree) if "\\ud" in text or "\\uD" in text else tree
 
 
 def _without_surrogates(tree: Any) -> Any:
@@ -189,7 +189,23 @@ def dumps_bare_keys(value: Any) -> bytes:
     return _bare(value).encode("utf-8", "replace")
 
 
+class Spelled(str):
+    """Text of the dialect already: `dumps_bare_keys` takes it as it is.
+
+    >>> dumps_bare_keys({"T": Spelled("{0:1}")}).decode()
+    '{"T":{0:1}}'
+    """
+
+    __slots__ = ()
+
+
+def spelled(value: Any) -> Spelled:
+    return Spelled(_bare(value))
+
+
 def _bare(value: Any) -> str:
+    if isinstance(value, Spelled):
+        return value
     if isinstance(value, str):
         return encode_basestring(value)
     if isinstance(value, Mapping):

@@ -7,13 +7,15 @@ which a `.bak` stays. A file that does not parse is not believed; then its `.bak
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from hotfire.errors import StoreCorrupt
 from hotfire.protocol import bodies
 from hotfire.store.disk import Disk
 
+T = TypeVar("T")
 ROOT = "config"
 log = logging.getLogger("hotfire.store")
 
@@ -29,6 +31,10 @@ class Table:
 
     def load(self) -> dict[str, Any] | None:
         """The table's tree, or None when it was never written."""
+        return self.load_as(dict)
+
+    def load_as(self, read: Callable[[dict[str, Any]], T]) -> T | None:
+        """What `read` makes of the table's tree; a tree it cannot read is as damaged as one that is none."""
         faults = []
         for file in (self._file, self._file + ".bak"):
             data = self._disk.read_whole(file)
@@ -38,13 +44,14 @@ class Table:
                 tree = bodies.loads(data)
                 if not isinstance(tree, dict):
                     raise ValueError(f"{type(tree).__name__} instead of an object")
+                value = read(tree)
             except Exception as error:  # noqa: BLE001  # whatever is wrong with it, it is not a table
                 faults.append(f"{self._disk.path(file)}: {error}")
                 continue
             if file != self._file and faults:
                 log.warning("table not believed, used its .bak instead fault=%s", faults[0])
                 self._disk.write_whole(self._file, data)  # the next save keeps this one, not the damaged
-            return tree
+            return value
         if faults:
             raise StoreCorrupt(
                 "; ".join(faults) + ": restore it from a copy, or move it away to start without"
@@ -63,12 +70,16 @@ class Table:
         """A write beside the loop is under way; another must wait for it."""
         return self._writing is not None and not self._writing.done()
 
-    def save_beside(self, tree: dict[str, Any]) -> None:
-        """Write the table while the loop goes on."""
+    def save_beside(self, make: Callable[[], dict[str, Any]]) -> None:
+        """Write the table while the loop goes on: `make` runs beside it, on what no one changes meanwhile."""
         self.settle()
-        data = bodies.dumps_bare_keys(tree)
-        if data != self._last:
-            self._writing = self._disk.beside(lambda: self._write(data))
+
+        def work() -> None:
+            data = bodies.dumps_bare_keys(make())
+            if data != self._last:
+                self._write(data)
+
+        self._writing = self._disk.beside(work)
 
     def settle(self) -> bool:
         """Wait for a write beside the loop. False, and a line in the log, if it failed."""

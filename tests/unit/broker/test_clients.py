@@ -3,7 +3,8 @@
 import pytest
 
 from hotfire.broker.clients import Clients
-from hotfire.model import ConsumerData, Heartbeat, SubscriptionGroup, TopicConfig
+from hotfire.broker.handlers.clients import GROUPS_PER_HEARTBEAT_MAX
+from hotfire.model import ConsumerData, Heartbeat, ProducerData, SubscriptionGroup, TopicConfig
 from hotfire.protocol.bodies import ConsumerList, decode_body, encode_body
 from hotfire.protocol.command import Command
 from hotfire.protocol.requests import (
@@ -55,6 +56,68 @@ def test_heartbeat_is_answered_as_5_x_does(heart: Harness) -> None:
     reply = heart.beat("c", "CG", EVERYTHING)
     assert (reply.code, reply.version) == (0, 513)
     assert (reply.fields or {})["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+
+
+def beat_all(heart: Harness, consumers: int = 0, producers: int = 0, name: str = "G") -> Command:
+    """One heartbeat that names so many groups."""
+    beat = Heartbeat(
+        "c",
+        tuple(ProducerData(f"{name}{number}") for number in range(producers)),
+        tuple(ConsumerData(f"{name}{number}") for number in range(consumers)),
+    )
+    (opaque,) = heart.receive(HeartBeat(body=encode_body(beat)))
+    (reply,) = [frame for frame in heart.connection.take() if frame.is_response]
+    assert reply.opaque == opaque
+    return reply
+
+
+def test_a_heartbeat_writes_each_table_once(heart: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many new groups with their retry topics: one write of either table; known ones: none. All are kept."""
+    written: list[str] = []
+    write = heart.disk.write_whole
+
+    def counted(relative: str, data: bytes, *, keep: str | None = None) -> None:
+        written.append(relative)
+        write(relative, data, keep=keep)
+
+    monkeypatch.setattr(heart.disk, "write_whole", counted)
+    assert beat_all(heart, 500).code == 0
+    assert sorted(written) == ["config/subscriptionGroup.json", "config/topics.json"]
+    assert beat_all(heart, 500).code == 0
+    assert len(written) == 2
+    assert beat_all(heart, 501).code == 0
+    assert len(written) == 4
+    heart.reopen()
+    for number in (0, 250, 500):
+        assert heart.broker.groups.get(f"G{number}") == SubscriptionGroup(f"G{number}")
+        assert heart.broker.topics.get(f"%RETRY%G{number}") == TopicConfig(f"%RETRY%G{number}", 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["consumers", "producers"])
+def test_groups_of_one_heartbeat_are_bounded(heart: Harness, kind: str) -> None:
+    """One more than a heartbeat may name: refused with number and limit, and nobody became a member."""
+    reply = beat_all(heart, **{kind: GROUPS_PER_HEARTBEAT_MAX + 1})  # type: ignore[arg-type]
+    assert reply.code == 29
+    assert f"{GROUPS_PER_HEARTBEAT_MAX + 1} {kind}" in (reply.remark or "")
+    assert f"at most {GROUPS_PER_HEARTBEAT_MAX}" in (reply.remark or "")
+    assert heart.broker.groups.get("G0") is None
+    assert not heart.broker.clients.consumers
+    assert not heart.broker.clients.producers
+
+
+def test_number_of_groups_is_bounded(make: Make) -> None:
+    """groupsMax reached: new groups are refused, all of a heartbeat or none; those that exist go on."""
+    heart = make(groups_max=20)
+    heart.create_topic("T")
+    assert beat_all(heart, 12).code == 0  # and the 8 that are there from the start
+    reply = beat_all(heart, 14)
+    assert (reply.code, reply.remark) == (29, "group[G12] would make 22 groups, groupsMax is 20")
+    assert beat_all(heart, 1, name="H").code == 29
+    assert heart.pull(group="New").code == 29
+    assert beat_all(heart, 12).code == 0
+    assert heart.pull(group="G3").code == 19
+    heart.reopen()
+    assert beat_all(heart, 12).code == 0
 
 
 def test_members_are_those_who_beat(heart: Harness) -> None:

@@ -279,7 +279,7 @@ def test_parked_pulls_are_found_by_queue_time_and_connection() -> None:
     """Whatever comes and goes in whatever order: each index knows exactly those that are still parked."""
     rng = random.Random(20_261_116)
     queues, connections = [Queue(number) for number in range(5)], [FakeConnection(n) for n in range(5)]
-    parked, alive = Parked(10_000), set[ParkedPull]()
+    parked, alive = Parked(10_000, 10_000), set[ParkedPull]()
     now = 0
     for _ in range(5000):
         action = rng.random()

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import threading
 
 import pytest
 
+from hotfire.protocol import bodies as bodies_of_tables
 from hotfire.protocol.bodies import loads
 from hotfire.protocol.command import Command
 from hotfire.protocol.requests import (
@@ -94,6 +96,34 @@ def test_commits_of_strangers_are_refused(
     assert joined.broker.groups.get("Stranger") is None
 
 
+@pytest.mark.parametrize(
+    ("offset", "queue_id", "words"),
+    [
+        (5, 4, "queueId 4 of topic[T]: it has 4 queues"),
+        (5, -1, "queueId -1"),
+        (5, 2**31 - 1, "queueId 2147483647"),
+        (-1, 0, "commitOffset -1"),
+        (-(2**63), 3, "commitOffset -9223372036854775808"),
+    ],
+)
+def test_commits_of_what_cannot_be_are_refused(
+    joined: Harness, offset: int, queue_id: int, words: str
+) -> None:
+    """A queue the topic does not have, an offset before the first: code 29, and nothing is kept."""
+    reply = commit(joined, offset, queue_id=queue_id)
+    assert reply.code == 29
+    assert words in (reply.remark or "")
+    assert joined.broker.offsets._offsets == {}
+
+
+def test_a_queue_taken_away_may_still_be_committed(joined: Harness) -> None:
+    """The topic got fewer queues while a consumer read one of them to its end."""
+    joined.send(queue_id=3)
+    joined.create_topic("T", 2)
+    assert commit(joined, 1, queue_id=3).code == 0
+    assert commit(joined, 1, queue_id=4).code == 29
+
+
 def test_a_new_group_starts_at_0_of_a_young_queue(joined: Harness) -> None:
     """Nothing committed: 0 while the queue's first message is there, not found when it is empty or older."""
     assert committed(joined) is None, "an empty queue"
@@ -178,6 +208,30 @@ def test_offsets_are_written_every_5_s(joined: Harness) -> None:
     joined.pass_time(5000)
     joined.disk.finish()
     assert on_disk(joined)["T@CG"][0] == 9
+
+
+def test_offsets_are_spelled_beside_the_loop(joined: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop only copies; what is committed while the table is being written is in the next one."""
+    spell, threads = bodies_of_tables.dumps_bare_keys, []
+    committed_meanwhile = threading.Event()
+
+    def slowly(tree: object) -> bytes:
+        threads.append(threading.current_thread())
+        assert committed_meanwhile.wait(10)
+        return spell(tree)
+
+    commit(joined, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(bodies_of_tables, "dumps_bare_keys", slowly)
+        joined.pass_time(5000)
+        commit(joined, 8)
+        committed_meanwhile.set()
+        joined.disk.finish()
+    assert on_disk(joined) == {"T@CG": {0: 7}}
+    assert threading.main_thread() not in threads
+    joined.pass_time(5000)
+    joined.disk.finish()
+    assert on_disk(joined) == {"T@CG": {0: 8}}
 
 
 def test_nothing_new_is_not_written(joined: Harness) -> None:

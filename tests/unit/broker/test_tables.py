@@ -61,6 +61,20 @@ def test_groups_survive_a_restart(make: Make) -> None:
     assert config_file(heart, "subscriptionGroup.json")["dataVersion"]["counter"] > edition
 
 
+def test_what_groups_may_not_read_is_kept(make: Make) -> None:
+    """A forbiddenTable that Apache's broker wrote outlives a start and a change of the groups."""
+    heart = make()
+    heart.close()
+    file = heart.root / "config" / "subscriptionGroup.json"
+    file.write_text(file.read_text().replace('"forbiddenTable":{}', '"forbiddenTable":{"CG":{"T":1}}'))
+    heart.open()
+    heart.create_topic("T")
+    heart.pull(group="Another")
+    table = config_file(heart, "subscriptionGroup.json")
+    assert table["forbiddenTable"] == {"CG": {"T": 1}}
+    assert "Another" in table["subscriptionGroupTable"]
+
+
 def test_system_topics_exist_from_the_first_start(make: Make) -> None:
     """What clients and tools rely on: the template, the cluster's and broker's own, and the reserved ones."""
     heart = make(broker_cluster_name="C1")
@@ -99,7 +113,7 @@ def test_changing_a_topic_replaces_it(heart: Harness) -> None:
         ({"topic": "rmq_sys_anything"}, "rmq_sys_anything"),
         ({"read_queue_nums": 0}, "readQueueNums 0"),
         ({"write_queue_nums": -1}, "writeQueueNums -1"),
-        ({"write_queue_nums": 1_000_000}, "65536"),
+        ({"write_queue_nums": 1_000_000}, "4096"),
         ({"perm": 64}, "perm 64"),
     ],
 )
@@ -110,6 +124,36 @@ def test_topics_that_cannot_be(heart: Harness, fields: dict[str, Any], words: st
     assert reply.code == 29
     assert words in (reply.remark or ""), reply.remark
     assert {topic.name: topic for topic in heart.broker.topics} == before
+
+
+def test_number_of_topics_is_bounded(make: Make) -> None:
+    """topicsMax reached: no new topic by an administrator, a send or a heartbeat; the old ones may change."""
+    heart = make(topics_max=10)
+    heart.create_topic("T")
+    heart.create_topic("U")  # and the 8 of the system
+    reply = heart.ask(create(topic="V"))
+    assert (reply.code, reply.remark) == (29, "topic[V] would be number 11, topicsMax is 10")
+    assert heart.send(topic="Auto").code == 29
+    assert heart.beat("c", "CG").code == 29, "its retry topic has no place"
+    assert heart.ask(create(topic="U", read_queue_nums=2)).code == 0
+    heart.reopen()
+    assert heart.send(topic="U").code == 0
+
+
+def test_number_of_queues_is_bounded(make: Make) -> None:
+    """queuesMax counts the queues of all topics: what would pass it is refused, fewer is always possible."""
+    heart = make(queues_max=1200)  # the system's topics have 1070
+    heart.create_topic("T", 100)
+    reply = heart.ask(create(topic="U", read_queue_nums=31, write_queue_nums=8))
+    assert (reply.code, reply.remark) == (29, "topic[U] would make 1201 queues, queuesMax is 1200")
+    assert heart.ask(create(topic="U", read_queue_nums=30, write_queue_nums=8)).code == 0
+    assert heart.ask(create(topic="T", read_queue_nums=101, write_queue_nums=1)).code == 29
+    assert heart.ask(create(topic="T", read_queue_nums=50, write_queue_nums=50)).code == 0
+    assert heart.ask(create(topic="V", read_queue_nums=50, write_queue_nums=50)).code == 0
+    heart.close()
+    tight = make(queues_max=10)
+    assert tight.ask(create(topic="W", read_queue_nums=1, write_queue_nums=1)).code == 29
+    assert tight.ask(create(topic="T", read_queue_nums=1, write_queue_nums=1)).code == 0
 
 
 def test_a_topic_that_cannot_be_written_is_not_made(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +202,42 @@ def test_a_damaged_table_is_not_believed(make: Make) -> None:
         heart.open()
     heart.store.close()
     assert (file.read_bytes(), backup.read_bytes()) == (b"{", b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("topics.json", '{"topicConfigTable":[]}', "topicConfigTable"),
+        ("topics.json", '{"topicConfigTable":{"T":{"topicName":"T","perm":"all"}}}', "perm"),
+        ("topics.json", '{"dataVersion":7}', "dataVersion"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":["CG"]}', "list"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"CG":{}}}', "groupName"),
+        ("subscriptionGroup.json", '{"dataVersion":[]}{', "subscriptionGroup"),
+        ("consumerOffset.json", '{"offsetTable":{"T@CG":5}}', "int"),
+        ("consumerOffset.json", '{"offsetTable":{"T@CG":{"zero":5}}}', "zero"),
+        ("consumerOffset.json", '{"offsetTable":{"T@CG":{0:null}}}', "None"),
+    ],
+)
+def test_a_table_of_another_shape_is_named(make: Make, name: str, text: str, word: str) -> None:
+    """JSON of the wrong shape: its `.bak` is used; without one the start is refused, file and fault named."""
+    heart = make()
+    heart.create_topic("T")
+    heart.close()
+    file, backup = (heart.root / "config" / file for file in (name, name + ".bak"))
+    whole = file.read_bytes()
+    file.write_text(text)
+    backup.write_bytes(whole)
+    heart.open()
+    heart.close()
+    file.write_text(text)
+    backup.unlink(missing_ok=True)
+    with pytest.raises(StoreCorrupt) as caught:
+        heart.open()
+    heart.store.close()
+    assert str(file) in str(caught.value)
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert file.read_text() == text
 
 
 def test_template_follows_the_setting(make: Make) -> None:

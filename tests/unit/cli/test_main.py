@@ -51,6 +51,36 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "commands:" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["demo", "--messages", "0"], "--messages 0: must be at least 1"),
+        (["up", "--namesrv-port", "80000", "--data", "/nowhere"], "port 80000: must be 0 to 65535"),
+        (["up", "--set", "nonsense=1"], "no such setting: nonsense"),
+        (["up", "--set", "brokerRole=SLAVE"], "replication is not served"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_started(words: list[str], says: str) -> None:
+    """A value that cannot be used is named in one line, with exit code 1."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hotfire.cli", *words], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_body_may_come_after_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """`send TOPIC --tag T BODY` is understood; a word too many is a usage error of `send`, not of hotfire."""
+    assert main(["send", "t", "-n", "127.0.0.1:1", "--tag", "T", "hello"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["send", "t", "hello", "--tag", "T", "again"])
+    error = capsys.readouterr().err
+    assert "unrecognized arguments: again" in error
+    assert "usage: hotfire send" in error
+
+
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     """A word that is no command: exit 2 and the choices."""
     with pytest.raises(SystemExit) as exited:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hotfire.errors import RemoteProtocolError
 from hotfire.model import MessageQueue
-from hotfire.protocol.javajson import DEPTH_MAX, dumps, dumps_bare_keys, loads, loads_standard
+from hotfire.protocol.javajson import DEPTH_MAX, dumps, dumps_bare_keys, loads, loads_standard, spelled
 
 numbers = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | numbers | st.text()
@@ -101,6 +101,21 @@ def test_depth_is_bounded() -> None:
         loads(b"{0:" + b"[" * (DEPTH_MAX + 1) + b"]" * (DEPTH_MAX + 1) + b"}")
 
 
+@pytest.mark.parametrize("depth", [10, 300, 400, 600, 900, 2000])
+@pytest.mark.parametrize("read", [loads, loads_standard])
+def test_half_a_surrogate_pair_at_any_depth(read: Any, depth: int) -> None:
+    """Cleaning what was parsed goes as deep as parsing did; where it cannot, the body is refused."""
+    data = b"[" * depth + b'"\\ud800"' + b"]" * depth
+    try:
+        tree = read(data)
+    except RemoteProtocolError:
+        assert depth > 100
+        return
+    for _ in range(depth):
+        (tree,) = tree
+    assert tree == "?"
+
+
 def test_standard_readers_refuse_the_dialect() -> None:
     """Bodies that never hold bare keys stay with the fast parser."""
     with pytest.raises(RemoteProtocolError):
@@ -112,6 +127,7 @@ def test_writers() -> None:
     assert dumps({0: "é\x01"}) == b'{"0":"\xc3\xa9\\u0001"}'
     assert dumps_bare_keys({0: "é\x01", "t": (1, 2.0)}) == b'{0:"\xc3\xa9\\u0001","t":[1,2.0]}'
     assert dumps_bare_keys({(("x", 1),): None}) == b'{{"x":1}:null}'
+    assert dumps_bare_keys({"t": spelled({0: ["é"]}), "u": "{}"}) == '{"t":{0:["é"]},"u":"{}"}'.encode()
     assert json.loads(dumps({"a": "\ud800"})) == {"a": "?"}
     with pytest.raises(ValueError, match="JSON compliant"):
         dumps_bare_keys({0: float("nan")})

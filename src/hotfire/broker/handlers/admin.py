@@ -15,7 +15,8 @@ from hotfire.protocol.requests import GetBrokerRuntimeInfo, UpdateAndCreateTopic
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
 
-QUEUES_MAX = 65_536
+QUEUES_MAX = 4096
+"""Of one topic; each costs memory whether it is used or not. The largest of our own has 1024."""
 
 
 @handles(UpdateAndCreateTopic)

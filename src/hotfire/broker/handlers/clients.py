@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hotfire.broker.call import Answer, Call, Outcome, handles
 from hotfire.broker.clients import Member
+from hotfire.broker.handlers.pull import check_size
 from hotfire.errors import BrokerRefused
 from hotfire.model import Heartbeat, TopicConfig, retry_topic
 from hotfire.protocol.bodies import ConsumerList, decode_body, encode_body
@@ -15,16 +16,29 @@ from hotfire.protocol.requests import GetConsumerListByGroup, HeartBeat, Heartbe
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
 
+GROUPS_PER_HEARTBEAT_MAX = 1024
+"""Consumers, and producers, of one client. A heartbeat with as many new ones writes each table once."""
+
 
 @handles(HeartBeat)
 def heartbeat(broker: Broker, call: Call[HeartBeat]) -> Outcome:
     beat = decode_body(Heartbeat, call.request.body)
+    for what, count in (("consumers", len(beat.consumers)), ("producers", len(beat.producers))):
+        if count > GROUPS_PER_HEARTBEAT_MAX:
+            raise BrokerRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"heartbeat of {beat.client_id:.100} names {count} {what}, "
+                f"at most {GROUPS_PER_HEARTBEAT_MAX} are taken",
+            )
     for consumer in beat.consumers:
-        group = broker.groups.find(consumer.group, call.now_ms)
-        if group is not None and group.retry_queues > 0:  # every group can be sent messages back
-            name = retry_topic(group.name)
-            if broker.topics.get(name) is None:
-                broker.topics.put(TopicConfig(name, group.retry_queues, group.retry_queues), call.now_ms)
+        for wanted in consumer.subscriptions:
+            check_size(wanted.topic, wanted.expression, max(len(wanted.tags), len(wanted.codes)))
+    groups = broker.groups.find_all([consumer.group for consumer in beat.consumers], call.now_ms)
+    retry = {retry_topic(group.name): group.retry_queues for group in groups if group.retry_queues > 0}
+    broker.topics.put_all(  # every group can be sent messages back
+        [TopicConfig(name, queues, queues) for name, queues in retry.items() if not broker.topics.get(name)],
+        call.now_ms,
+    )
     member = Member(beat.client_id, call.command.language, call.command.version, call.now_ms)
     changed = broker.clients.beat(call.connection, beat, member)
     for consumer in beat.consumers:

@@ -47,8 +47,23 @@ def update(broker: Broker, call: Call[UpdateConsumerOffset]) -> Outcome:
         raise BrokerRefused(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {request.consumer_group} not exist!"
         )
-    if broker.topics.get(request.topic) is None:
+    topic = broker.topics.get(request.topic)
+    if topic is None:
         raise BrokerRefused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} not exist!")
+    queues = max(topic.read_queues, topic.write_queues)
+    # a queue a topic used to have is still being read to its end
+    known = 0 <= request.queue_id < queues or broker.store.find_queue(topic.name, request.queue_id)
+    if not known:
+        raise BrokerRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId {request.queue_id} of topic[{topic.name}]: it has {queues} queues",
+        )
+    if request.commit_offset < 0:
+        raise BrokerRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"commitOffset {request.commit_offset} of topic[{topic.name}] queueId {request.queue_id}: "
+            "an offset is 0 or more",
+        )
     broker.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
     return Answer()
 

@@ -6,16 +6,17 @@ specification of the compiled lane's pulls.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from typing import TYPE_CHECKING, cast
 
 from hotfire.broker.call import PARKED, Answer, Call, Outcome, Refused, handles
 from hotfire.broker.parked import ParkedPull
-from hotfire.broker.topics import FAQ
 from hotfire.errors import BrokerRefused
 from hotfire.model import Subscription, SubscriptionGroup, TopicConfig
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import FAQ, ResponseCode
+from hotfire.protocol.command import Command
 from hotfire.protocol.filters import tag_subscription
 from hotfire.protocol.requests import LitePullMessage, PullMessage, PullReply
 from hotfire.store.store import Read, ReadStatus
@@ -28,6 +29,10 @@ log = logging.getLogger("hotfire.broker")
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
 BYTES_MAX = 0x7FFFFFFF
+HOLD_MS_MAX = 600_000
+"""Longest wait of a pull. Clients ask for 15 to 30 s and give up soon after."""
+EXPRESSION_CHARACTERS_MAX, TAGS_MAX = 65_536, 1000
+"""Of one subscription. Larger than any that people write; each held pull keeps the hashes of its tags."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -47,7 +52,7 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     request = call.request
     wanted = subscription(broker, request)
     codes = codes_of(wanted)
-    if request.sys_flag & COMMIT_OFFSET:
+    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0:
         broker.offsets.commit(topic.name, group.name, request.queue_id, request.commit_offset)
     broker.fast.grant(
         group.name,
@@ -93,6 +98,8 @@ def subscription(broker: Broker, request: PullMessage) -> Subscription:
             raise BrokerRefused(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
             )
+        expression = request.subscription or ""
+        check_size(request.topic, expression, expression.count("||") + 1)
         return tag_subscription(request.topic, request.subscription, request.sub_version)
     group = broker.clients.consumers.get(request.consumer_group)
     if group is None:
@@ -111,6 +118,15 @@ def subscription(broker: Broker, request: PullMessage) -> Subscription:
         raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
     check_kind(wanted.kind)
     return wanted
+
+
+def check_size(topic: str, expression: str, tags: int) -> None:
+    if len(expression) > EXPRESSION_CHARACTERS_MAX or tags > TAGS_MAX:
+        raise BrokerRefused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"subscription of topic[{topic:.255}] has {len(expression)} characters and {tags} tags, at most "
+            f"{EXPRESSION_CHARACTERS_MAX} and {TAGS_MAX} are taken",
+        )
 
 
 def check_kind(kind: str | None) -> None:
@@ -144,13 +160,29 @@ def run(
     code = CODES.get(found.status)
     if code is None:
         code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
-    if code == ResponseCode.PULL_NOT_FOUND and may_park and not broker.parked.is_full:
+    if code == ResponseCode.PULL_NOT_FOUND and may_park and broker.parked.has_room(call.connection):
         park(broker, call, offset, codes, call.now_ms + hold_ms(broker, request))
         return PARKED
     if found.status is ReadStatus.FOUND and found.data is None:
-        broker.store.fetch_beside(found.pieces, (call, found))
-        return PARKED
+        if read_cold(broker, kept(call), found, offset, codes):
+            return PARKED
+        found.next_offset, code = offset, ResponseCode.PULL_RETRY_IMMEDIATELY
     return answer(broker, request, found, code)
+
+
+def read_cold(
+    broker: Broker, call: Call[PullMessage], found: Read, offset: int, codes: tuple[int, ...] | None
+) -> bool:
+    """Have the bytes read beside the loop, now or after others of this connection; False if too many wait."""
+    if broker.cold.has_room(call.connection):
+        broker.store.fetch_beside(found.pieces, (call, found))
+        broker.cold.began(call.connection)
+        return True
+
+    def again() -> None:
+        broker.serve(call, PullMessage, lambda: run(broker, call, offset, codes, may_park=False))
+
+    return broker.cold.stand_in_line(call.connection, again)
 
 
 def answer(broker: Broker, request: PullMessage, found: Read, code: int) -> Answer:
@@ -171,14 +203,29 @@ def answer(broker: Broker, request: PullMessage, found: Read, code: int) -> Answ
 
 def hold_ms(broker: Broker, request: PullMessage) -> int:
     config = broker.config
-    return request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_mills
+    if not config.long_polling_enable:
+        return config.short_polling_time_mills
+    return min(request.suspend_timeout_millis, HOLD_MS_MAX)
+
+
+def kept(call: Call[PullMessage]) -> Call[PullMessage]:
+    """The call less what its answer does not need: a peer may send megabytes with each pull it leaves."""
+    command, request = call.command, call.request
+    return Call(
+        call.connection,
+        Command(command.code, command.opaque, command.flag),
+        dataclasses.replace(
+            request, subscription=None, expression_type=None, proxy_forward_client_id=None, broker_name=None
+        ),
+        call.now_ms,
+    )
 
 
 def park(
     broker: Broker, call: Call[PullMessage], offset: int, codes: tuple[int, ...] | None, deadline_ms: int
 ) -> None:
     queue = broker.store.queue(call.request.topic, call.request.queue_id)
-    broker.parked.add(ParkedPull(call.connection, queue, offset, deadline_ms, call, codes))
+    broker.parked.add(ParkedPull(call.connection, queue, offset, deadline_ms, kept(call), codes))
 
 
 def arrived(broker: Broker, parked: ParkedPull) -> None:
@@ -216,13 +263,28 @@ def resume(broker: Broker, parked: ParkedPull) -> None:
     broker.serve(call, PullMessage, lambda: run(broker, call, parked.scanned, parked.codes, may_park=False))
 
 
+def fail(broker: Broker, parked: ParkedPull, error: Exception) -> None:
+    """Our own mistake, told to the one whose pull met it."""
+    call = cast("Call[PullMessage]", parked.call)
+    remark = f"{type(error).__name__}: {error}"
+    broker.answer(
+        call.connection, call.command, PullMessage, Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+    )
+
+
 def fetched(broker: Broker, token: object, data: bytes | int) -> None:
     """Bytes of a cold pull came from the disk, or an error number."""
     call, found = cast("tuple[Call[PullMessage], Read]", token)
+    try:
+        if not call.connection.closed:
+            broker.answer(call.connection, call.command, PullMessage, answer_cold(broker, call, found, data))
+    finally:
+        broker.cold.ended(call.connection)
+
+
+def answer_cold(broker: Broker, call: Call[PullMessage], found: Read, data: bytes | int) -> Answer:
     if isinstance(data, int):
         remark = f"log read at offset {found.pieces[0][0]} failed: {os.strerror(data)}"
-        outcome: Outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-    else:
-        found.data = data
-        outcome = answer(broker, call.request, found, ResponseCode.SUCCESS)
-    broker.answer(call.connection, call.command, PullMessage, outcome)
+        return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
+    found.data = data
+    return answer(broker, call.request, found, ResponseCode.SUCCESS)
