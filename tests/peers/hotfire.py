@@ -5,6 +5,7 @@ Owns the command line and the ready line; imports nothing of the program it star
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ class HotfireProcess:
         self.directory = directory
         self.namesrv = "127.0.0.1:0"
         self.broker = "127.0.0.1:0"
-        self.ready_seconds = 0.0
+        self.ready_seconds = self.ready_cpu_seconds = 0.0
         flush = [] if flush_disk_type is None else ["--flush", flush_disk_type]
         self._arguments = [*flush, *arguments]
         self._process: LineProcess | None = None
@@ -70,6 +71,7 @@ class HotfireProcess:
             self._process.kill()
             raise
         self.ready_seconds = time.monotonic() - self._process.started_at
+        self.ready_cpu_seconds = cpu_seconds(self._process.pid)
         told = dict(word.split("=", 1) for word in line.removeprefix(_READY).split())
         self.namesrv, self.broker = told["namesrv"], told["broker"]
         return self
@@ -112,3 +114,9 @@ def executable() -> Path:
     """The command installed beside this interpreter, or else in the repository's virtual environment."""
     beside = Path(sys.executable).parent / "hotfire"
     return beside if beside.exists() else ROOT / ".venv" / "bin" / "hotfire"
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time a process has used, which no other process's use of the disk adds to."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
