@@ -18,6 +18,8 @@ from hotfire.store.store import ReadStatus, Store
 HOST = Host(bytes([127, 0, 0, 1]), 10911)
 WAIT_MS_MAX = 20_000
 NOW_MS = 1_700_000_000_000
+SMALL = {"segment_bytes": 8192, "queue_file_bytes": 140, "index_slots": 8, "index_entries": 20}
+"""Files so small that their ends come often."""
 
 
 class Sent(NamedTuple):
@@ -41,7 +43,7 @@ class Driven:
 
     def __init__(self, root: Path, **config: Any) -> None:
         self.root = root
-        self.config = StoreConfig(**{"segment_bytes": 8192, "queue_file_bytes": 140, **config})
+        self.config = StoreConfig(**{**SMALL, **config})
         self.store = Store(Disk(root), self.config)
         self.sent: list[Sent] = []
         self.now_ms = NOW_MS
