@@ -37,10 +37,12 @@ from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
-from hotfire.store.flushing import Flushing
+from hotfire.store.flushing import PAGE_BYTES, Flushing
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.queries import Queries
 from hotfire.store.reading import Piece, Read, Reading
 from hotfire.store.recovery import Recovered, recover
+from hotfire.store.retention import Retention
 from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.store")
@@ -69,6 +71,9 @@ class Store:
         self._index = KeyIndexes(disk, config) if config.index_enable else None
         self._flushing = Flushing(disk, config, self._log, self._queues, self._index, self.fail)
         self._reading: Reading
+        self._retention: Retention
+        self.queries: Queries
+        self._committed_ms = 0
         self._handed_stamp = 0
         self._derive_complaint = ""
         self._is_closed = False
@@ -108,6 +113,11 @@ class Store:
         if self._config.append_crc:
             flushing.summed_from = journal.summed_from = min(checkpoint.summed_from, end)
         self._reading = Reading(disk, self._log)
+        self._retention = Retention(
+            disk, self._config.retention, self._log, self._queues, self._index, self._reading
+        )
+        self.queries = Queries(disk, self._log, self._index, self._reading)
+        self._set_pool()
         if self.was_unclean:
             log.warning("store was not closed cleanly root=%s end=%d", disk.root, end)
         flushing.flush()
@@ -130,6 +140,10 @@ class Store:
                 self._disk.remove(ABORT_FILE)
             except OSError as error:  # `abort` stays, and the next start looks closely
                 self.fail(f"the store could not be closed cleanly: {error.strerror}")
+        self._disk.finish()
+        self.queries.answers()
+        self.queries.close()
+        self._retention.close()
         self._reading.close()
         self._flushing.checkpoints.close()
         self._log.close()
@@ -137,7 +151,6 @@ class Store:
             queue.close()
         if self._index is not None:
             self._index.close()
-        self._disk.finish()
         self._disk.unlock()
 
     def table(self, name: str) -> Table:
@@ -158,6 +171,11 @@ class Store:
     def readable_end(self) -> int:
         """First offset not yet safe to acknowledge or read."""
         return self.journal.written
+
+    @property
+    def acknowledged_end(self) -> int:
+        """First offset that may not be acknowledged yet. A transient pool trades safety for time."""
+        return self.journal.end if self._config.pool_buffers else self.journal.written
 
     @property
     def flushed_end(self) -> int:
@@ -234,7 +252,7 @@ class Store:
 
     @property
     def is_writeable(self) -> bool:
-        return self.fault is None and not self._is_closed
+        return not (self.fault or self._is_closed or self.journal.stalled or self._retention.is_full)
 
     def check_writeable(self) -> None:
         if self._is_closed:
@@ -243,6 +261,20 @@ class Store:
             raise StoreReadOnly(
                 f"the store is read-only: {self.fault}; repair the disk and restart the broker"
             )
+        self._check_room()
+
+    def _check_room(self) -> None:
+        limit = self._config.retention.disk_refuse_ratio
+        if self.journal.stalled or self._retention.is_full:
+            raise StoreFull(
+                f"the disk of {self._disk.root} is full: {self._disk.used_ratio():.1%} used, "
+                f"{self._disk.free_bytes()} bytes free, nothing is stored above {limit:.0%}; free some "
+                "space, the broker goes on by itself"
+            )
+
+    def delete_expired(self) -> None:
+        """Remove expired segments now, whatever the hour."""
+        self._retention.demand()
 
     def fail(self, fault: str) -> None:
         """Accept nothing more until the store is opened anew."""
@@ -256,7 +288,33 @@ class Store:
     # --- turns ---
 
     def submit(self) -> bool:
-        """Hand the filled turn to the flusher if it is idle."""
+        """Hand the filled turn to the flusher if it is idle. With a transient pool that has its own time."""
+        if self._config.pool_buffers and not (self.journal.is_full or self._is_closed):
+            return False
+        return self._hand_over()
+
+    def _is_commit_due(self, now_ms: int) -> bool:
+        config, since = self._config, now_ms - self._committed_ms
+        enough = self.journal.pending >= config.commit_least_pages * PAGE_BYTES
+        due = since >= config.commit_thorough_interval_ms or (enough and since >= config.commit_interval_ms)
+        if due:
+            self._committed_ms = now_ms
+        return due
+
+    def _set_pool(self) -> None:
+        """Memory for the turns that is never swapped, as much as the reference takes."""
+        if not self._config.pool_buffers:
+            return
+        size = self._config.pool_buffers * self._config.segment_bytes
+        failed = self.journal.set_pool(size)
+        if failed:
+            log.warning(
+                "transient pool of %d bytes is not locked in memory and may be swapped reason=%s: raise the "
+                "limit of locked memory (ulimit -l) to at least that, or set transientStorePoolSize lower",
+                size, os.strerror(failed),
+            )  # fmt: skip
+
+    def _hand_over(self) -> bool:
         if self.fault is not None:
             return False
         how = SYNC_MARK
@@ -303,11 +361,16 @@ class Store:
         self._log.prepare()
         self._flushing.settle(now_ms)
         if self._flushing.background is None and self.fault is None:
+            self._retention.tick(now_ms, self.flushed_end)
             self._flushing.due(now_ms)
+        if self._config.pool_buffers and self._is_commit_due(now_ms):
+            self._hand_over()
         return self._derive(self.readable_end)
 
     def clock_moved(self, by_ms: int) -> None:
         self._flushing.clock_moved(by_ms)
+        self._retention.clock_moved(by_ms)
+        self._committed_ms += by_ms
 
     # --- read ---
 
