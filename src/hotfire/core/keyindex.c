@@ -44,10 +44,11 @@ void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestam
     x->end_timestamp = timestamp;
 }
 
-uint32_t hf_key_hash(hf_slice topic, hf_slice key) {
-    /* Java's hash of "topic#key", made absolute; the one hash without an absolute value counts as 0 */
+uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key) {
+    /* Java's hash of "topic#key", or of "topic#T#tag", made absolute; the one hash without an absolute value counts as 0 */
     uint32_t power = 1, h = (uint32_t)hf_java_hash(topic.p, topic.size);
     h = 31 * h + '#';
+    for (; *kind; kind++) h = 31 * h + (uint8_t)*kind;
     uint32_t k = (uint32_t)hf_java_hash(key.p, key.size);
     size_t units = 0;
     for (size_t i = 0; i < key.size; i++) units += (key.p[i] & 0xc0) != 0x80 ? 1u + (key.p[i] >= 0xf0) : 0u;
@@ -55,6 +56,14 @@ uint32_t hf_key_hash(hf_slice topic, hf_slice key) {
     int32_t hash = (int32_t)(h * power + k);
     if (hash == INT32_MIN) return 0;
     return (uint32_t)(hash < 0 ? -hash : hash);
+}
+
+int hf_blank(hf_slice text) {
+    for (uint32_t i = 0; i < text.size; i++) {
+        uint8_t c = text.p[i];
+        if (!(c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31))) return 0;
+    }
+    return 1;
 }
 
 /* ---- Python face ---- */
@@ -142,8 +151,8 @@ static PyObject *index_query(hf_index *x, PyObject *args) {
         int32_t seconds = (int32_t)get32(e + 12), before = (int32_t)get32(e + 16);
         if (seconds < 0) break;
         int64_t at = base + (int64_t)seconds * 1000;
-        if (get32(e) == hash && at + 999 >= begin && at <= end) offsets[count++] = (int64_t)get64(e + 4);
-        if (before <= 0 || before >= i || at + 999 < begin) break; /* chains only lead back: no loop, whatever the bytes */
+        if (get32(e) == hash && at >= begin && at <= end) offsets[count++] = (int64_t)get64(e + 4);
+        if (before <= 0 || before >= i || at < begin) break; /* chains only lead back: no loop, whatever the bytes */
         i = before;
     }
     Py_END_ALLOW_THREADS

@@ -68,11 +68,9 @@ class KeyIndex:
             if seconds < 0:
                 break
             at = base + seconds * 1000
-            if key == hash_ and begin_ms <= at + 999 and at <= end_ms:
+            if key == hash_ and begin_ms <= at <= end_ms:
                 found.append(physical)
-            if (
-                not 0 < before < number or at + 999 < begin_ms
-            ):  # chains only lead back
+            if not 0 < before < number or at < begin_ms:  # chains only lead back
                 break
             number = before
         return found

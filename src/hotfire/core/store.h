@@ -68,7 +68,10 @@ typedef struct {
 extern PyTypeObject hf_index_type;
 int hf_index_full(hf_index *x);
 void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestamp);
-uint32_t hf_key_hash(hf_slice topic, hf_slice key);
+#define HF_KEY ""                  /* kinds of keys: given by users, */
+#define HF_TAG "T#"                /* or a tag */
+uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key);
+int hf_blank(hf_slice text);
 
 /* ---- journal ---- */
 typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;

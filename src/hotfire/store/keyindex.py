@@ -39,9 +39,9 @@ class KeyIndexes:
         return self._entries_at + self._entries * ENTRY_BYTES
 
     @property
-    def end_offset(self) -> int:
-        """Offset of the newest record indexed, 0 when there is none."""
-        return self._last.end_offset if self._files else 0
+    def end(self) -> tuple[int, int]:
+        """Store time and offset of the newest record indexed."""
+        return (self._last.end_timestamp, self._last.end_offset) if self._files else (0, 0)
 
     @property
     def _last(self) -> core.KeyIndex:

@@ -26,6 +26,8 @@ from hotfire.store.reading import Reading
 from hotfire.store.scan import scan_records
 
 COUNT_MAX = 64
+BYTES_MAX = 8 << 20
+"""Of one answer, and one record more: clients take no frame above 16 MiB."""
 CANDIDATES_MAX = 10_000
 """Records of one key's hash that are looked at."""
 WAITING_MAX = 1000
@@ -80,21 +82,26 @@ class Queries:
         self._ask(lambda: look.record(physical), token)
 
     def by_key(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, token: object) -> None:
-        """Bytes of the records of a topic with this key or unique key, stored in the span, oldest first."""
+        """Bytes of the records of a topic with this key or unique key, stored in the span, oldest first.
+
+        Of more than so many the newest. The index knows times to the second, as the reference's.
+        """
         files = [] if self._index is None else self._index.newest_first()
         look = self._looker()
         wanted, count_max = key_hash(topic, key), min(count_max, COUNT_MAX)
 
         def work() -> list[bytes]:
             found: dict[int, bytes] = {}
+            size = 0
             for file in files:
                 for physical in file.query(wanted, CANDIDATES_MAX, begin_ms, end_ms):
                     if physical in found:
                         continue
-                    data = look.keyed(physical, topic, key, begin_ms, end_ms)
+                    data = look.keyed(physical, topic, key)
                     if data is not None:
                         found[physical] = data
-                    if len(found) >= count_max:
+                        size += len(data)
+                    if len(found) >= count_max or size > BYTES_MAX:
                         return [found[at] for at in sorted(found)]
             return [found[at] for at in sorted(found)]
 
@@ -144,7 +151,7 @@ class _Looker:
         found, consumed, _ = scan_records(data, physical, True, self._summed_from)
         return data if found and consumed == size else None
 
-    def keyed(self, physical: int, topic: str, key: str, begin_ms: int, end_ms: int) -> bytes | None:
+    def keyed(self, physical: int, topic: str, key: str) -> bytes | None:
         data = self.record(physical)
         if data is None:
             return None
@@ -152,7 +159,7 @@ class _Looker:
             record = decode_record(data, check_crc=False)
         except RecordInvalid:
             return None
-        if record.topic != topic or not begin_ms <= record.store_timestamp <= end_ms:
+        if record.topic != topic:
             return None
         return data if key in keys_of(parse_properties(record.properties)) else None
 

@@ -403,6 +403,17 @@ class Store:
         """What a cold read brought, less what is harmed."""
         return self._reading.checked(found, key)
 
+    @property
+    def indexed_end(self) -> tuple[int, int]:
+        """Store time and offset of the newest record whose keys are in the index."""
+        return (0, 0) if self._index is None else self._index.end
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool, token: object
+    ) -> None:
+        queue = self._queues.get((topic, queue_id))
+        self.queries.offset_by_time(queue, timestamp, upper=upper, token=token)
+
     # --- inside ---
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
