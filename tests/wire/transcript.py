@@ -141,7 +141,7 @@ class Bench:
 
     def settle(self) -> None:
         """Turn after turn until nothing is left to write, to read or to serve."""
-        (_, turn_done), (_, reads_done) = self.broker.watches()
+        (_, turn_done), (_, reads_done), (queries, queries_done) = self.broker.watches()
         while True:
             self.turn()
             if self.store.journal.busy and self.store.fault is None:
@@ -156,6 +156,9 @@ class Bench:
             elif self.store._reading._reader.queued:
                 self._wait(self.store.reader_fileno())
                 reads_done(self.now_ms)
+            elif self.store._reading.pins:
+                self._wait(queries)
+                queries_done(self.now_ms)
             elif not (self.broker.wants_turn and self.store.fault is None):
                 return
 

@@ -46,14 +46,9 @@ void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestam
 
 uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key) {
     /* Java's hash of "topic#key", or of "topic#T#tag", made absolute; the one hash without an absolute value counts as 0 */
-    uint32_t power = 1, h = (uint32_t)hf_java_hash(topic.p, topic.size);
-    h = 31 * h + '#';
+    uint32_t h = 31 * hf_java_hash_on(0, topic.p, topic.size) + '#';
     for (; *kind; kind++) h = 31 * h + (uint8_t)*kind;
-    uint32_t k = (uint32_t)hf_java_hash(key.p, key.size);
-    size_t units = 0;
-    for (size_t i = 0; i < key.size; i++) units += (key.p[i] & 0xc0) != 0x80 ? 1u + (key.p[i] >= 0xf0) : 0u;
-    for (size_t i = 0; i < units; i++) power *= 31;
-    int32_t hash = (int32_t)(h * power + k);
+    int32_t hash = (int32_t)hf_java_hash_on(h, key.p, key.size);
     if (hash == INT32_MIN) return 0;
     return (uint32_t)(hash < 0 ? -hash : hash);
 }

@@ -64,9 +64,8 @@ class TimestampReply(Reply):
 
 
 class QueryReply(Reply):
+    index_last_update_phyoffset: Int64  # the small o is the wire's
     index_last_update_timestamp: Int64
-    # the small o is the wire's
-    index_last_update_phyoffset: Int64
 
 
 class HeartbeatReply(Reply):
