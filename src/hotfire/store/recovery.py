@@ -101,6 +101,8 @@ def recover(
         queue.entries.next = queue.entries.max
         if not is_clean:
             queue.cut()
+        if oldest:
+            queue.follow(oldest)
     if found.records:
         log.info("recovered records=%d from=%d end=%d stopped=%s", found.records, start, found.end, reason)
     return found
