@@ -68,7 +68,9 @@ def records(
     layout: Layout, selection: Selection, progress: Progress = lambda done: None
 ) -> Iterator[Row | Fault]:
     """A row for each record and blank in log order; a Fault where there is neither and the log goes on."""
-    walk = LogWalk(layout, verify=False, limit=readable_limit(layout), progress=progress)
+    walk = LogWalk(
+        layout, summed_from=layout.checkpoint.summed_from, limit=readable_limit(layout), progress=progress
+    )
     entries = _EntryReader(layout)
     wanted = None if selection.topic is None else selection.topic.encode()
     is_filtered = wanted is not None or selection.queue_id is not None
@@ -328,6 +330,11 @@ def _queue_range(layout: Layout, queue: QueueFiles) -> tuple[int, int, int]:
                 end = offset + size if (offset, size) != FILLER[:2] else 0
                 break
     return min(low, high), high, end
+
+
+def queue_end(layout: Layout, queue: QueueFiles) -> int:
+    """Where the record of the queue's last entry ends, 0 without one."""
+    return _queue_range(layout, queue)[2]
 
 
 def _is_below(entry: tuple[int, int, int], layout: Layout) -> bool:
