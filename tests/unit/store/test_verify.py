@@ -1,0 +1,162 @@
+"""One wrong bit anywhere in a store is found, and found where it is."""
+
+import random
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hotfire.protocol.record import decode_record, is_blank
+from hotfire.store.disk import Disk
+from hotfire.store.findings import Damage, Findings
+from hotfire.store.layout import look
+from hotfire.store.verify import verify
+from tests.unit.store.driven import Driven
+
+SLOTS, ENTRIES = 16, 60
+SEGMENT_BYTES = 8192
+FLIPS_EACH = 40
+ENTRY_BYTES = 20
+INDEX_BASE = 40 + SLOTS * 4
+
+
+def check(root: Path) -> tuple[Findings, list[Damage]]:
+    damages: list[Damage] = []
+    return verify(look(Disk(root)), damages.append), damages
+
+
+def write_store(root: Path, *, count: int = 150) -> Driven:
+    """Several topics and queues, keys and tags, rolled segments, queue files and index files; closed cleanly."""
+    with Driven(root, segment_bytes=SEGMENT_BYTES, index_slots=SLOTS, index_entries=ENTRIES) as driven:
+        for n in range(count):
+            properties = {"UNIQ_KEY": f"unique-{n}"} if n % 5 else {}
+            if n % 3:
+                properties["KEYS"] = f"key{n} key{n % 7}"
+            if n % 4:
+                properties["TAGS"] = f"tag{n % 6}"
+            driven.send(f"topic-{n % 3}", n % 2, b"%d " % n * (n % 60 + 1), **properties)
+            if n % 10 == 9:
+                driven.turn()
+                driven.now_ms += 700
+        driven.turn()
+    return driven
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a file in which a bit may be wrong, and how far off its finding may lie."""
+
+    file: str
+    start: int
+    size: int
+    told_from: int
+    """The first byte the finding may name: a record is named by where it begins."""
+
+
+def record_parts(root: Path, pick: Callable[[bytes, int], tuple[int, int]]) -> list[Part]:
+    """A stretch of every record; `pick` gives (start, size) within it, for its bytes and its size."""
+    parts = []
+    for path in sorted((root / "commitlog").iterdir()):
+        data, at = path.read_bytes(), 0
+        while at + 8 <= len(data) and any(data[at : at + 8]) and not is_blank(data, at):
+            (size,) = struct.unpack_from(">i", data, at)
+            start, length = pick(data[at : at + size], size)
+            if length:
+                parts.append(Part(f"commitlog/{path.name}", at + start, length, at))
+            at += size
+    return parts
+
+
+def header_of(data: bytes, size: int) -> tuple[int, int]:
+    return 0, 88
+
+
+def body_of(data: bytes, size: int) -> tuple[int, int]:
+    return 88, len(decode_record(data).body)
+
+
+def properties_of(data: bytes, size: int) -> tuple[int, int]:
+    length = len(decode_record(data).properties)
+    return size - length, length
+
+
+def queue_parts(root: Path) -> list[Part]:
+    parts = []
+    for path in sorted((root / "consumequeue").rglob("0*")):
+        if path.is_file():
+            data = path.read_bytes()
+            for at in range(0, len(data), ENTRY_BYTES):
+                if any(data[at : at + ENTRY_BYTES]):
+                    parts.append(Part(str(path.relative_to(root)), at, ENTRY_BYTES, at))
+    return parts
+
+
+def index_parts(root: Path, *, slots: bool) -> list[Part]:
+    parts = []
+    for path in sorted((root / "index").iterdir()):
+        name, data = f"index/{path.name}", path.read_bytes()
+        (following,) = struct.unpack_from(">i", data, 36)
+        if slots:
+            parts += [Part(name, 40 + n * 4, 4, 40 + n * 4) for n in range(SLOTS)]
+        else:
+            places = (INDEX_BASE + n * ENTRY_BYTES for n in range(1, following))
+            parts += [Part(name, at, ENTRY_BYTES, at) for at in places]
+    return parts
+
+
+PARTS: dict[str, Callable[[Path], list[Part]]] = {
+    "record header": lambda root: record_parts(root, header_of),
+    "body": lambda root: record_parts(root, body_of),
+    "properties": lambda root: record_parts(root, properties_of),
+    "queue entry": queue_parts,
+    "index slot": lambda root: index_parts(root, slots=True),
+    "index entry": lambda root: index_parts(root, slots=False),
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(memory_directory: Path) -> Path:
+    root = memory_directory / "pristine"
+    write_store(root)
+    return root
+
+
+def flip(root: Path, file: str, position: int, bit: int) -> None:
+    path = root / file
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def test_a_store_of_ours_is_sound(pristine: Path) -> None:
+    """Nothing is found in a store that was closed cleanly, and everything in it was looked at."""
+    findings, damages = check(pristine)
+    assert (damages, findings.notes) == ([], [])
+    keys = sum(bool(n % 5) + 2 * bool(n % 3) for n in range(150))
+    assert (findings.records, findings.entries, findings.keys) == (150, 150, keys)
+    assert len(list((pristine / "commitlog").iterdir())) > 3
+    assert len(list((pristine / "index").iterdir())) > 3
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_one_wrong_bit_is_found(what: str, pristine: Path) -> None:
+    """Forty bits at random in each kind of place: each is damage, in the right file at the right thing."""
+    chance = random.Random(what)
+    parts = PARTS[what](pristine)
+    missed = []
+    for _ in range(FLIPS_EACH):
+        part = chance.choice(parts)
+        position, bit = part.start + chance.randrange(part.size), chance.randrange(8)
+        flip(pristine, part.file, position, bit)
+        try:
+            findings, damages = check(pristine)
+        finally:
+            flip(pristine, part.file, position, bit)
+        first = damages[0] if damages else None
+        is_named = first and first.file == part.file and part.told_from <= first.position <= position
+        if findings.is_sound or not is_named:
+            missed.append(f"{part.file} byte {position} bit {bit}: {[str(one) for one in damages[:3]]}")
+    assert not missed, "\n".join(missed)
