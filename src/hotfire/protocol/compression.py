@@ -15,7 +15,7 @@ INFLATED_BYTES_MAX = 64 * 1024 * 1024
 
 
 def inflate(body: bytes, sys_flag: int, *, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
-    """The body before its producer compressed it; as it is when it was not. RecordInvalid when it is damaged."""
+    """The body before its producer compressed it, if it did. RecordInvalid when it does not inflate."""
     if not sys_flag & SysFlag.COMPRESSED:
         return body
     way = sys_flag & SysFlag.COMPRESSION_MASK
@@ -36,7 +36,7 @@ def inflate(body: bytes, sys_flag: int, *, bytes_max: int = INFLATED_BYTES_MAX) 
 
 
 def _lz4(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
-    import lz4.frame
+    import lz4.frame  # type: ignore[import-untyped]
 
     inflater = lz4.frame.LZ4FrameDecompressor()
     data: bytes = inflater.decompress(body, max_length=bytes_max)

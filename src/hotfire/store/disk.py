@@ -28,7 +28,9 @@ Mapped = mmap.mmap
 FALLOC_FL_KEEP_SIZE = 0x01
 STEP_BYTES = 64 << 10
 _ZEROS = bytes(STEP_BYTES)
-_FLOCK = struct.Struct("@hhqqi4x")  # type, whence, start, length, process: struct flock where off_t has 64 bits
+_FLOCK = struct.Struct(
+    "@hhqqi4x"
+)  # type, whence, start, length, process: struct flock where off_t has 64 bits
 
 
 class SyncFailed(OSError):
@@ -45,6 +47,10 @@ class Disk:
 
     def path(self, relative: str) -> str:
         return str(self.root / relative)
+
+    def below(self, relative: str) -> Disk:
+        """The same disk seen from one of its directories."""
+        return Disk(self.root / relative)
 
     # --- directories ---
 

@@ -7,17 +7,16 @@ where the log was surely on disk.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from hotfire.errors import StoreError
 from hotfire.protocol.compression import inflate
 from hotfire.protocol.record import MAGIC_BLANK, Host, Record, decode_record, parse_properties
-from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.consumequeue import FILLER
 from hotfire.store.keyindex import HEADER_BYTES, SLOT_BYTES
@@ -67,7 +66,7 @@ def readable_limit(layout: Layout) -> int:
 def records(
     layout: Layout, selection: Selection, progress: Progress = lambda done: None
 ) -> Iterator[Row | Fault]:
-    """A row for each record and blank in log order; a Fault where there is neither and the log goes on."""
+    """A row for each record and blank in log order; a Fault where there is neither."""
     walk = LogWalk(
         layout, summed_from=layout.checkpoint.summed_from, limit=readable_limit(layout), progress=progress
     )
@@ -92,17 +91,15 @@ def records(
             if selection.start <= offset < selection.stop:
                 row = {"physicalOffset": offset, "storeSize": size, "magic": f"{MAGIC_BLANK:08x}"}
                 yield {**row, "blank": True}
-        if window.fault is not None and window.fault.resumed_at is not None:
+        if window.fault is not None:
             yield window.fault
 
 
 def _record_row(record: Record, entries: _EntryReader, *, with_body: bool) -> Row:
     properties = parse_properties(record.properties)
     body: bytes | None = None
-    try:
+    with suppress(StoreError):  # a body that does not inflate has no length of its own
         body = inflate(record.body, record.sys_flag)
-    except StoreError:
-        pass  # a body that does not inflate has no length of its own
     entry = entries.entry(record)
     stored_sum = hashlib.sha256(record.body).hexdigest()
     row: Row = {
@@ -150,7 +147,7 @@ def _host_text(host: Host) -> str:
 
 
 class _EntryReader:
-    """Queue entries of records in log order: those of one queue follow each other, so many are read at once."""
+    """Queue entries of records in log order: those of a queue follow each other, so many are read at once."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -238,7 +235,14 @@ def ext_unit(layout: Layout, topic: str, queue_id: int, address: int) -> Row | N
 
 def index_header(layout: Layout, name: str) -> Row:
     data = layout.disk.read_part(f"{INDEX_ROOT}/{name}", INDEX_HEADER.size, 0)
-    names = ("beginTimestamp", "endTimestamp", "beginPhyOffset", "endPhyOffset", "hashSlotCount", "indexCount")
+    names = (
+        "beginTimestamp",
+        "endTimestamp",
+        "beginPhyOffset",
+        "endPhyOffset",
+        "hashSlotCount",
+        "indexCount",
+    )
     values = INDEX_HEADER.unpack(data.ljust(INDEX_HEADER.size, b"\0"))
     return {"file": name, **dict(zip(names, values, strict=True))}
 
@@ -260,99 +264,3 @@ def index_rows(layout: Layout) -> Iterator[Row]:
                 hash_, physical, seconds, before = entry
                 row = {"file": name, "entry": number, "keyHash": hash_, "slot": hash_ % slots}
                 yield {**row, "physicalOffset": physical, "seconds": seconds, "previous": before}
-
-
-# --- facts ---
-
-
-def facts(layout: Layout, *, count: bool = False, progress: Progress = lambda done: None) -> Row:
-    """What the directory shows at a glance; with `count`, also how many records the log holds."""
-    disk = layout.disk
-    log = [f"{LOG_ROOT}/{start:020d}" for start in sorted(layout.segments)]
-    found: Row = {
-        "root": str(disk.root),
-        "openBy": layout.holder,
-        "abort": layout.was_unclean,
-        "log": {
-            "start": layout.log_start,
-            "end": max((_queue_range(layout, queue)[2] for queue in layout.queues.values()), default=0),
-            "segmentBytes": layout.segment_bytes,
-            "segments": len(layout.segments),
-            "bytes": sum(layout.segments.values()),
-            "bytesOnDisk": sum(disk.size_on_disk(name) for name in log),
-        },
-        "queueFileBytes": layout.queue_file_bytes,
-        "queues": [
-            {"topic": topic, "queueId": number, "min": low, "max": high, "files": len(queue.files)}
-            for (topic, number), queue in sorted(layout.queues.items())
-            for low, high, _ in [_queue_range(layout, queue)]
-        ],
-        "extQueues": len(layout.exts),
-        "batchQueues": [
-            {"topic": topic, "queueId": number, "entries": sum(1 for _ in batch_entries(layout, queue))}
-            for (topic, number), queue in sorted(layout.batches.items())
-        ],
-        "indexShape": layout.index_shape,
-        "indexes": [index_header(layout, name) for name in layout.indexes],
-        "checkpoint": dataclasses.asdict(layout.checkpoint),
-        "tables": layout.tables,
-        "strays": layout.strays,
-    }
-    found["log"]["end"] = max(found["log"]["end"], layout.checkpoint.durable)
-    if count:
-        found["log"] |= _counted(layout, progress)
-    return found
-
-
-def _counted(layout: Layout, progress: Progress) -> Row:
-    walk = LogWalk(layout, verify=False, limit=readable_limit(layout), progress=progress)
-    records_count = blanks = 0
-    for window in walk.windows():
-        records_count += len(window.records)
-        blanks += window.blank is not None
-    return {"records": records_count, "blanks": blanks, "end": walk.end}
-
-
-def _queue_range(layout: Layout, queue: QueueFiles) -> tuple[int, int, int]:
-    """First and next index as the files show them, and where the last entry's record ends."""
-    if not queue.files:
-        return 0, 0, 0
-    first, last = min(queue.files), max(queue.files)
-    low = first // ENTRY_BYTES + _count_while(layout, queue, first, lambda e: e[1] > 0 and _is_below(e, layout))
-    high, end = low, 0
-    for start in sorted(queue.files, reverse=True):
-        count = _count_while(layout, queue, start, lambda e: e[1] > 0)
-        if count or start == first or last == start == 0:
-            high = start // ENTRY_BYTES + count
-            if count:
-                data = layout.disk.read_part(queue.file(start), ENTRY_BYTES, (count - 1) * ENTRY_BYTES)
-                offset, size, _ = ENTRY.unpack(data)
-                end = offset + size if (offset, size) != FILLER[:2] else 0
-                break
-    return min(low, high), high, end
-
-
-def queue_end(layout: Layout, queue: QueueFiles) -> int:
-    """Where the record of the queue's last entry ends, 0 without one."""
-    return _queue_range(layout, queue)[2]
-
-
-def _is_below(entry: tuple[int, int, int], layout: Layout) -> bool:
-    return entry == FILLER or entry[0] < layout.log_start
-
-
-def _count_while(layout: Layout, queue: QueueFiles, start: int, holds: Any) -> int:
-    """Entries at the front of a file for which `holds`; it holds for a prefix."""
-    low, high = 0, queue.files[start] // ENTRY_BYTES
-    fd = layout.disk.open_to_read(queue.file(start))
-    try:
-        while low < high:
-            middle = (low + high) // 2
-            data = layout.disk.read(fd, ENTRY_BYTES, middle * ENTRY_BYTES)
-            if holds(ENTRY.unpack(data)):
-                low = middle + 1
-            else:
-                high = middle
-    finally:
-        layout.disk.close(fd)
-    return low

@@ -1,7 +1,7 @@
 """What a check of a store found: damage, and what is no damage because the next start mends it.
 
-Owns that difference. After an unclean end a broker makes everything derived anew from the checkpoint's mark on,
-so nothing there can be damaged.
+Owns that difference. After an unclean end a broker makes everything derived anew from the checkpoint's mark
+on, so nothing there can be damaged.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hotfire.errors import StoreError
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
@@ -22,11 +23,13 @@ from hotfire.store.tables import ROOT as TABLE_ROOT
 
 EXT_ROOT, BATCH_ROOT = "consumequeue_ext", "batchconsumequeue"
 ABORT_FILE, LOCK_FILE = "abort", "lock"
+REBUILD_ROOT = "rebuild.tmp"
+"""Where queues and index are made anew; left behind only by a crash."""
 BATCH_ENTRY_BYTES = 46
 KNOWN_NAMES = {
-    LOG_ROOT, QUEUE_ROOT, EXT_ROOT, BATCH_ROOT, INDEX_ROOT, TABLE_ROOT, CHECKPOINT_FILE, ABORT_FILE, LOCK_FILE,
-    "abort.bak", "timerwheel", "timerlog", "epochFileCheckpoint", "epochFileCheckpoint.bak", "brokerIdentity",
-    "compaction", "rocksdbstore",
+    LOG_ROOT, QUEUE_ROOT, EXT_ROOT, BATCH_ROOT, INDEX_ROOT, TABLE_ROOT, CHECKPOINT_FILE, ABORT_FILE,
+    LOCK_FILE, "abort.bak", "timerwheel", "timerlog", "epochFileCheckpoint", "epochFileCheckpoint.bak",
+    "brokerIdentity", "compaction", "rocksdbstore",
 }  # fmt: skip
 INDEX_HEADER = struct.Struct(">qqqqii")
 """Begin time, end time, begin offset, end offset, used slots, next entry."""
@@ -182,7 +185,7 @@ def _segment_bytes(segments: dict[int, int]) -> int:
     starts = sorted(segments)
     if not starts:
         return _DEFAULT.segment_bytes
-    votes = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    votes = [b - a for a, b in pairwise(starts)]
     votes += [size for start, size in segments.items() if size and start % size == 0]
     return _commonest(votes) or _DEFAULT.segment_bytes
 
@@ -210,8 +213,8 @@ def _index_shape(disk: Disk, names: list[str], sizes: Sizes) -> tuple[int, int] 
         if is_told:
             raise StoreError(
                 f"index file {disk.path(INDEX_ROOT)}/{name} has {size} bytes, {told[0]} slots and {told[1]} "
-                f"entries make {_index_bytes(*told)}: give --index-slots and --index-entries as the store was "
-                "made, or neither to have them found out"
+                f"entries make {_index_bytes(*told)}: give --index-slots and --index-entries as the store "
+                "was made, or neither to have them found out"
             )
         if size <= HEADER_BYTES:
             continue
@@ -230,7 +233,7 @@ def _index_bytes(slots: int, entries: int) -> int:
 
 
 def _shape_of(mapped: Mapped) -> tuple[int, int] | None:
-    """The one shape under which the header's last entry is where its offset is found and its slot leads to it.
+    """The one shape under which the header's last entry is where its offset is, and its slot leads to it.
 
     4 x slots + 20 x entries makes the size; a full file is tried first, then wherever the last entry's offset
     occurs.

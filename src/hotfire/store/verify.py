@@ -1,8 +1,8 @@
 """Checking a store against itself: the log record by record, and everything derived from it against the log.
 
-One pass over the log. What a record must have left in its queue and in the key index is worked out and compared
-with the files. Reads only. What the next start of a broker mends by itself (a torn tail after a crash, entries
-not yet made) is counted, not reported as damage.
+One pass over the log. What a record must have left in its queue and in the key index is worked out and
+compared with the files. Reads only. What the next start of a broker mends by itself (a torn tail after a
+crash, entries not yet made) is counted, not reported as damage.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from hotfire.errors import RecordInvalid
+from hotfire.errors import HotfireError
 from hotfire.model import SCHEDULE_TOPIC
 from hotfire.protocol import bodies
 from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import MAGIC, Checkpoint
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
-from hotfire.store.dump import queue_end
+from hotfire.store.facts import log_end
 from hotfire.store.findings import Damage, Findings
 from hotfire.store.layout import Layout, QueueFiles
 from hotfire.store.logwalk import Fault, LogWalk, Progress, Window
 from hotfire.store.tables import ROOT as TABLE_ROOT
-from hotfire.store.verify_index import IndexCheck, Key
+from hotfire.store.verify_index import IndexCheck
+from hotfire.store.verify_indexfile import Key
 from hotfire.store.verify_queues import QueueCheck
 from hotfire.store.verify_units import BatchCheck, check_ext
 
@@ -69,8 +70,7 @@ class _Verifier:
         self._index = IndexCheck(layout, findings)
         self._stamp = 0
         self._is_torn = False
-        ends = (queue_end(layout, queue) for queue in layout.queues.values())
-        self._known_end = checkpoint.durable if checkpoint.is_ours else max(ends, default=0)
+        self._known_end = checkpoint.durable if checkpoint.is_ours else log_end(layout)
         if not checkpoint.is_ours and layout.was_unclean:
             self._known_end = 0
 
@@ -163,7 +163,9 @@ class _Verifier:
         layout = self._layout
         end = offset - offset % layout.segment_bytes + layout.segment_bytes
         if size != end - offset:
-            self._findings.log_damage(offset, f"blank says {size} bytes, {end - offset} are left in its segment")
+            self._findings.log_damage(
+                offset, f"blank says {size} bytes, {end - offset} are left in its segment"
+            )
         self._check_zeros(offset + 8, end, "behind a blank")
 
     def _check_zeros(self, low: int, high: int, where: str) -> None:
@@ -186,7 +188,9 @@ class _Verifier:
         if may_be_torn and (behind is None or layout.checkpoint.is_ours):
             self._is_torn = True
             file, position = layout.place(fault.offset)
-            findings.note(f"{file} byte {position}: torn tail ({fault.reason}); the next start cuts the log here")
+            findings.note(
+                f"{file} byte {position}: torn tail ({fault.reason}); the next start cuts the log here"
+            )
             return False
         if behind is None and not is_known:
             return True  # bytes of no record behind the end; told with the zeros that are missing
@@ -200,7 +204,7 @@ class _Verifier:
         end, findings = self._walk.end, self._findings
         if self._is_torn:
             return
-        if end < self._known_end:
+        if self._layout.checkpoint.is_ours and end < self._known_end:
             if not findings.in_hole(end):
                 findings.log_damage(end, f"log ends at {end}, it was durable up to {self._known_end}")
         else:
@@ -236,8 +240,8 @@ def _check_checkpoint(layout: Layout, findings: Findings) -> None:
                 return
     if MAGIC in data:
         findings.note(
-            f"{CHECKPOINT_FILE}: our marks do not fit their checksum: Apache's broker has written to the store "
-            "since, or the file is damaged; a start goes without them"
+            f"{CHECKPOINT_FILE}: our marks do not fit their checksum: Apache's broker has written to the "
+            "store since, or the file is damaged; a start goes without them"
         )
 
 
@@ -253,5 +257,5 @@ def _check_tables(layout: Layout, findings: Findings) -> None:
             tree = bodies.loads(layout.disk.read_whole(file) or b"")
             if not isinstance(tree, dict):
                 raise ValueError(f"{type(tree).__name__} instead of an object")
-        except (ValueError, RecordInvalid) as error:
+        except (ValueError, HotfireError) as error:
             findings.damage(file, 0, f"not a table: {error}")

@@ -91,7 +91,9 @@ class QueueCheck:
                 self.addresses.add(found[2] - EXT_BASE)
                 continue
             self.findings.derived_damage(
-                wanted[0], *self.place(first + n), f"entry {first + n} of {self.name} {_differs(found, wanted)}"
+                wanted[0],
+                *self.place(first + n),
+                f"entry {first + n} of {self.name} {_differs(found, wanted)}",
             )
 
     def _ext_fits(self, n: int, tags: int) -> bool:

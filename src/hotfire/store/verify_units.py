@@ -86,7 +86,7 @@ class BatchCheck:
             data = self.layout.disk.read_whole(file) or b""
             for at in range(0, size - BATCH_ENTRY_BYTES + 1, BATCH_ENTRY_BYTES):
                 found = BATCH_ENTRY.unpack_from(data, at)
-                if 0 < found[1] and found[0] < self.layout.log_start:
+                if found[1] > 0 and found[0] < self.layout.log_start:
                     continue
                 should = next(wanted, None)
                 self.findings.entries += should is not None
@@ -106,5 +106,7 @@ class BatchCheck:
             self.findings.undispatched += len(left)
         elif left:
             file = self.files.file(max(self.files.files, default=0))
-            problem = f"{len(left)} batch entries of {name} are missing, the first for the record at {left[0][0]}"
+            problem = (
+                f"{len(left)} batch entries of {name} are missing, the first for the record at {left[0][0]}"
+            )
             self.findings.damage(file, 0, problem)

@@ -29,7 +29,7 @@ def check(root: Path) -> tuple[Findings, list[Damage]]:
 
 
 def write_store(root: Path, *, count: int = 150) -> Driven:
-    """Several topics and queues, keys and tags, rolled segments, queue files and index files; closed cleanly."""
+    """Several topics and queues, keys and tags, rolled files of every kind; closed cleanly."""
     with Driven(root, segment_bytes=SEGMENT_BYTES, index_slots=SLOTS, index_entries=ENTRIES) as driven:
         for n in range(count):
             properties = {"UNIQ_KEY": f"unique-{n}"} if n % 5 else {}
@@ -160,3 +160,126 @@ def test_one_wrong_bit_is_found(what: str, pristine: Path) -> None:
         if findings.is_sound or not is_named:
             missed.append(f"{part.file} byte {position} bit {bit}: {[str(one) for one in damages[:3]]}")
     assert not missed, "\n".join(missed)
+
+
+# --- other places ---
+
+
+def test_a_wrong_bit_in_an_index_header_is_found(pristine: Path) -> None:
+    """Every bit of its times, offsets and counts, in the first file, one in the middle and the last."""
+    names = [path.name for path in sorted((pristine / "index").iterdir())]
+    for name in (names[0], names[1], names[-1]):
+        for position in range(0, 40, 3):
+            flip(pristine, f"index/{name}", position, position % 8)
+            findings, damages = check(pristine)
+            flip(pristine, f"index/{name}", position, position % 8)
+            assert not findings.is_sound, (name, position)
+            assert damages[0].file == f"index/{name}"
+            assert damages[0].position <= position
+
+
+def test_a_wrong_bit_in_the_checkpoint_is_found(pristine: Path) -> None:
+    """Of what the checkpoint says, no bit can change unseen; beyond its checksum it says nothing."""
+    marked = (pristine / "checkpoint").read_bytes().rstrip(b"\0")
+    for position in [*range(40), *range(64, len(marked))]:
+        flip(pristine, "checkpoint", position, position % 8)
+        _, damages = check(pristine)
+        flip(pristine, "checkpoint", position, position % 8)
+        assert [(damage.file, damage.position) for damage in damages] == [("checkpoint", position)]
+
+
+def test_bytes_where_nothing_is_are_found(pristine: Path) -> None:
+    """Behind the log's end, behind a blank, behind a queue's end and behind the last index entry are zeros."""
+    segments = sorted((pristine / "commitlog").iterdir())
+    index = sorted((pristine / "index").iterdir())[-1]
+    queue = sorted((pristine / "consumequeue" / "topic-1" / "0").iterdir())[-1]
+    for path, position in (
+        (segments[-1], SEGMENT_BYTES - 1),
+        (segments[0], SEGMENT_BYTES - 1),
+        (queue, queue.stat().st_size - 1),
+        (index, index.stat().st_size - 1),
+    ):
+        file = str(path.relative_to(pristine))
+        flip(pristine, file, position, 0)
+        _, damages = check(pristine)
+        flip(pristine, file, position, 0)
+        assert [damage.file for damage in damages] == [file]
+        assert position - ENTRY_BYTES < damages[0].position <= position
+
+
+def test_a_wrong_bit_in_a_blank_is_found(pristine: Path) -> None:
+    """Its size and its magic."""
+    data = sorted((pristine / "commitlog").iterdir())[0].read_bytes()
+    at = data.index(bytes.fromhex("cbd43194")) - 4
+    for position in range(at, at + 8):
+        flip(pristine, "commitlog/" + "0" * 20, position, 2)
+        _, damages = check(pristine)
+        flip(pristine, "commitlog/" + "0" * 20, position, 2)
+        assert [(damage.file, damage.position) for damage in damages] == [("commitlog/" + "0" * 20, at)]
+
+
+# --- things that are gone ---
+
+
+@pytest.fixture
+def copy(pristine: Path, in_memory: Path) -> Path:
+    return Path(shutil.copytree(pristine, in_memory / "copy"))
+
+
+@pytest.mark.parametrize("gone", ["consumequeue/topic-1/0", "consumequeue", "index"])
+def test_what_is_gone_is_missed(gone: str, copy: Path) -> None:
+    """A lost queue, all of them, and the newest index file."""
+    if gone == "index":
+        sorted((copy / "index").iterdir())[-1].unlink()
+    else:
+        shutil.rmtree(copy / gone)
+    findings, damages = check(copy)
+    assert damages
+    assert all(damage.file.startswith(gone) for damage in damages)
+
+
+def test_a_lost_segment_is_named(copy: Path) -> None:
+    """The records in it are gone and their entries lead nowhere; the finding is the segment, once."""
+    lost = sorted((copy / "commitlog").iterdir())[2]
+    lost.unlink()
+    findings, damages = check(copy)
+    assert [(damage.file, damage.position) for damage in damages] == [(f"commitlog/{lost.name}", 0)]
+
+
+def test_a_damaged_table_is_named(copy: Path) -> None:
+    """A table that is no JSON object."""
+    (copy / "config").mkdir()
+    (copy / "config" / "topics.json").write_bytes(b'{"a":{0:1}}')
+    (copy / "config" / "consumerOffset.json").write_bytes(b'{"a":')
+    _, damages = check(copy)
+    assert [damage.file for damage in damages] == ["config/consumerOffset.json"]
+
+
+# --- what a crash leaves ---
+
+
+def test_a_torn_tail_is_no_damage(in_memory: Path) -> None:
+    """After a crash: the last record half there, entries not made yet. The next start mends it."""
+    driven = Driven(
+        in_memory / "store", segment_bytes=SEGMENT_BYTES, index_slots=SLOTS, index_entries=ENTRIES
+    )
+    with driven:
+        for n in range(30):
+            driven.send("t", 0, b"x" * 90, KEYS=f"k{n}")
+        driven.turn()
+        last = driven.send("t", 0, b"torn" * 30)
+        driven.turn()
+        image = driven.crash_image(in_memory / "image")
+    segment = image.root / "commitlog" / f"{last.physical // SEGMENT_BYTES * SEGMENT_BYTES:020d}"
+    data = bytearray(segment.read_bytes())
+    end = last.end % SEGMENT_BYTES
+    data[end - 60 : end] = bytes(60)
+    segment.write_bytes(data)
+    findings, damages = check(image.root)
+    assert damages == []
+    assert findings.records == 30
+    assert any("torn tail" in note for note in findings.notes)
+    with image:
+        pass
+    findings, damages = check(image.root)
+    assert (damages, findings.notes, findings.records) == ([], [], 30)
