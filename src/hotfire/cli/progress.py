@@ -53,7 +53,7 @@ def size_text(size: int) -> str:
     """
     value, unit = float(size), "bytes"
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
+        if value < 1023.95 or unit == "TiB":  # 1024 of a unit is one of the next
             break
         value /= 1024
     return f"{value:.1f}".removesuffix(".0") + f" {unit}"

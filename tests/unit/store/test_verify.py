@@ -189,7 +189,7 @@ def test_a_wrong_bit_in_the_checkpoint_is_found(pristine: Path) -> None:
 
 
 def test_bytes_where_nothing_is_are_found(pristine: Path) -> None:
-    """Behind the log's end, behind a blank, behind a queue's end and behind the last index entry are zeros."""
+    """Behind the end of log, blank, queue and index there are zeros."""
     segments = sorted((pristine / "commitlog").iterdir())
     index = sorted((pristine / "index").iterdir())[-1]
     queue = sorted((pristine / "consumequeue" / "topic-1" / "0").iterdir())[-1]
@@ -233,7 +233,7 @@ def test_what_is_gone_is_missed(gone: str, copy: Path) -> None:
         sorted((copy / "index").iterdir())[-1].unlink()
     else:
         shutil.rmtree(copy / gone)
-    findings, damages = check(copy)
+    _, damages = check(copy)
     assert damages
     assert all(damage.file.startswith(gone) for damage in damages)
 
@@ -242,7 +242,7 @@ def test_a_lost_segment_is_named(copy: Path) -> None:
     """The records in it are gone and their entries lead nowhere; the finding is the segment, once."""
     lost = sorted((copy / "commitlog").iterdir())[2]
     lost.unlink()
-    findings, damages = check(copy)
+    _, damages = check(copy)
     assert [(damage.file, damage.position) for damage in damages] == [(f"commitlog/{lost.name}", 0)]
 
 
@@ -260,10 +260,7 @@ def test_a_damaged_table_is_named(copy: Path) -> None:
 
 def test_a_torn_tail_is_no_damage(in_memory: Path) -> None:
     """After a crash: the last record half there, entries not made yet. The next start mends it."""
-    driven = Driven(
-        in_memory / "store", segment_bytes=SEGMENT_BYTES, index_slots=SLOTS, index_entries=ENTRIES
-    )
-    with driven:
+    with Driven(in_memory / "store", segment_bytes=SEGMENT_BYTES) as driven:
         for n in range(30):
             driven.send("t", 0, b"x" * 90, KEYS=f"k{n}")
         driven.turn()

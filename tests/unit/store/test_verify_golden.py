@@ -147,14 +147,14 @@ def test_a_wrong_unit_beside_a_queue_is_found(in_memory: Path) -> None:
     file = "consumequeue_ext/sql/0/00000000000000000000"
     for position in (0, 1, 5, 9, 12, 17, 18, 19):
         flip(root, file, position, 3)
-        findings, damages = check(root)
+        _, damages = check(root)
         assert damages, position
         assert {damage.file for damage in damages} <= {file, file.replace("_ext", "")}
         flip(root, file, position, 3)
     batch = "batchconsumequeue/innerbatch/0/00000000000000000000"
     for position in range(46, 92):
         flip(root, batch, position, 1)
-        findings, damages = check(root)
+        _, damages = check(root)
         assert [damage.file for damage in damages] == [batch], position
         assert damages[0].position == 46
         flip(root, batch, position, 1)
