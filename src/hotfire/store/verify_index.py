@@ -31,7 +31,7 @@ class IndexCheck:
         self._duplicates = 0
         self._start = self._first_offset()
         self._ran_out: tuple[int, str, int] | None = None
-        self._missed = 0
+        self._missed = self._skipped = 0
         self._window: Window | None = None
         self._by_offset: dict[int, Scanned] | None = None
 
@@ -77,7 +77,9 @@ class IndexCheck:
 
     def _feed(self, keys: list[Key]) -> None:
         if self._start > self._layout.log_start and keys and keys[0][1] < self._start:
+            before = len(keys)
             keys = [key for key in keys if key[1] >= self._start]
+            self._skipped += before - len(keys)
         at = 0
         while at < len(keys):
             file = self._room()
@@ -140,6 +142,7 @@ class IndexCheck:
             elif findings.in_hole(found[1]):
                 file.put_found(found)
             elif self._is_cut_first(file, found, keys, at):
+                self._skipped += 1
                 at += 1
             elif found[0] == wanted[0] or found[1] == wanted[1] or file.leads_on(keys, at):
                 file.blame(file.next, found, wanted)
@@ -200,6 +203,12 @@ class IndexCheck:
                 file = file or f"{INDEX_ROOT}/{self._layout.indexes[-1]}"
                 problem = f"{self._missed} keys are not in the index, the first of the record at {physical}"
                 findings.damage(file, position, problem)
+        elif self._missed and not self._layout.indexes:
+            self._tell_no_index()
+        if self._skipped:
+            findings.note(
+                f"{self._skipped} keys before offset {self._start}, where the index begins, are not in it"
+            )
         for name in self._left:
             file = f"{INDEX_ROOT}/{name}"
             header = INDEX_HEADER.unpack(self._layout.disk.read_part(file, HEADER_BYTES, 0))
@@ -208,6 +217,15 @@ class IndexCheck:
                 findings.derived_damage(header[2], file, 36, problem)
         if self._duplicates:
             findings.note(f"{self._duplicates} keys are indexed twice, as Apache's broker does after a crash")
+
+    def _tell_no_index(self) -> None:
+        findings, expected = self._findings, self._layout.checkpoint.keys
+        if not expected:
+            findings.note(f"there is no key index; {self._missed} keys cannot be found by")
+        elif findings.is_remade(self._layout.log_start):
+            findings.unindexed += self._missed
+        else:
+            findings.damage(INDEX_ROOT, 0, f"there is no key index; it had {expected} entries")
 
     def _close_file(self) -> None:
         if self._file is not None:

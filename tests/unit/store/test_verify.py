@@ -226,16 +226,24 @@ def copy(pristine: Path, in_memory: Path) -> Path:
     return Path(shutil.copytree(pristine, in_memory / "copy"))
 
 
-@pytest.mark.parametrize("gone", ["consumequeue/topic-1/0", "consumequeue", "index"])
+@pytest.mark.parametrize("gone", ["consumequeue/topic-1/0", "consumequeue", "index/2", "index"])
 def test_what_is_gone_is_missed(gone: str, copy: Path) -> None:
-    """A lost queue, all of them, and the newest index file."""
-    if gone == "index":
+    """A lost queue, all of them, the newest index file, and all of them."""
+    if gone == "index/2":
         sorted((copy / "index").iterdir())[-1].unlink()
     else:
         shutil.rmtree(copy / gone)
     _, damages = check(copy)
     assert damages
     assert all(damage.file.startswith(gone) for damage in damages)
+
+
+def test_keys_from_before_the_index_are_told(copy: Path) -> None:
+    """The oldest index file may have been deleted: no damage, but worth a line."""
+    sorted((copy / "index").iterdir())[0].unlink()
+    findings, damages = check(copy)
+    assert damages == []
+    assert [note.split(" before")[0] for note in findings.notes] == ["59 keys"]
 
 
 def test_a_lost_segment_is_named(copy: Path) -> None:

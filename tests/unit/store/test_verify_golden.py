@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hotfire import core
 from hotfire.store.disk import Disk
 from hotfire.store.dump import Row, Selection, index_rows, queue_rows, records
 from hotfire.store.layout import Layout, look
@@ -122,14 +123,18 @@ def test_index_header_is_told_as_apache_wrote_it(in_memory: Path) -> None:
 
 @pytest.mark.promise(29)
 def test_index_chains_of_apache_are_walked_newest_first(in_memory: Path) -> None:
-    """From its slot's newest entry every chain leads back over each of its entries, and to nothing else."""
+    """From its slot's newest entry every chain leads back over each of its entries, and to nothing else.
+
+    Keys that share a slot are told apart: each is found, newest record first.
+    """
     root = unpacked("store", in_memory)
     layout = look(Disk(root))
-    slots, _ = layout.index_shape or (0, 0)
+    slots, entries_max = layout.index_shape or (0, 0)
     longest = 0
     for name in layout.indexes:
         raw = (root / "index" / name).read_bytes()
         entries = {row["entry"]: row for row in index_rows(layout) if row["file"] == name and "entry" in row}
+        opened = core.KeyIndex(bytearray(raw), slots, entries_max, 0)
         for slot in range(slots):
             mine = [number for number, row in sorted(entries.items(), reverse=True) if row["slot"] == slot]
             walked, at = [], int.from_bytes(raw[40 + slot * 4 : 44 + slot * 4])
@@ -137,6 +142,13 @@ def test_index_chains_of_apache_are_walked_newest_first(in_memory: Path) -> None
                 walked.append(at)
                 at = entries[at]["previous"]
             assert walked == mine
+            for hash_ in {entries[number]["keyHash"] for number in mine}:
+                same = [
+                    entries[number]["physicalOffset"]
+                    for number in mine
+                    if entries[number]["keyHash"] == hash_
+                ]
+                assert opened.query(hash_, 1000, 0, 1 << 62) == same
             longest = max(longest, len({entries[number]["keyHash"] for number in mine}))
     assert longest > 1, "no two keys share a slot"
 
