@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from hotfire.cli import EXIT_FAILED
 from hotfire.cli.progress import Progress, size_text
 from hotfire.store.disk import Disk
 from hotfire.store.layout import Layout, Sizes, look, refuse_if_open
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +160,15 @@ def _dump(layout: Layout, args: argparse.Namespace) -> int:
 
 
 def _print_row(row: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(row, separators=(",", ":")) + "\n")
+    text = json.dumps(row, separators=(",", ":"), ensure_ascii=False)
+    if not text.isascii():  # spelled as Java's writers do, so that texts can be compared
+        text = _NOT_ASCII.sub(_escaped, text)
+    sys.stdout.write(text + "\n")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{int.from_bytes(units[i : i + 2]):04X}" for i in range(0, len(units), 2))
 
 
 def _complain(text: str) -> None:

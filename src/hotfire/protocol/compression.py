@@ -48,7 +48,10 @@ def _zstd(body: bytes, bytes_max: int) -> tuple[bytes, bool]:
 
     try:
         with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-            data = reader.read(bytes_max + 1)
+            if len(reader.read(bytes_max + 1)) > bytes_max:
+                return b"", False
+        inflater = zstandard.ZstdDecompressor().decompressobj()  # knows of its end, but of no limit
+        data = inflater.decompress(body)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from None
-    return data, len(data) <= bytes_max
+    return data, bool(inflater.eof)

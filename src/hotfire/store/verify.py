@@ -29,6 +29,8 @@ from hotfire.store.verify_units import BatchCheck, check_ext
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """The reference's messageDelayLevel."""
+LIGHT_TOPIC_PREFIX = "%LMQ%"
+"""Queues that a message names itself, beside its own; the reference fills them if enableLmq is set."""
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BINARY_TABLES = {"timercheck", "timercheck.bak"}
 
@@ -76,7 +78,12 @@ class _Verifier:
 
     def run(self) -> None:
         for files in self._layout.queues.values():
-            self._open_queue(files, exists=True)
+            if files.topic.startswith(LIGHT_TOPIC_PREFIX):
+                self._findings.note(
+                    f"{files.directory}: entries lead to records of other topics; not checked"
+                )
+            else:
+                self._open_queue(files, exists=True)
         for (topic, queue_id), files in self._layout.batches.items():
             self._batches[topic.encode(), queue_id] = BatchCheck(self._layout, self._findings, files)
         for window in self._walk.windows():
