@@ -103,13 +103,17 @@ def _info(layout: Layout, args: argparse.Namespace) -> int:
     ours = "ours" if checkpoint.pop("is_ours") else "Apache's"
     print(f"  checkpoint  {ours}: " + " ".join(f"{name}={value}" for name, value in checkpoint.items()))
     print(f"  tables      {' '.join(found['tables']) or 'none'}")
-    print(f"  queues      {len(found['queues'])}, files of {size_text(found['queueFileBytes'])}")
+    on_disk = size_text(found["queueBytesOnDisk"])
+    print(
+        f"  queues      {len(found['queues'])}, files of {size_text(found['queueFileBytes'])}, {on_disk} on disk"
+    )
     for queue in found["queues"]:
         print(f"    {queue['topic']}/{queue['queueId']}  min {queue['min']}  max {queue['max']}")
     for queue in found["batchQueues"]:
         print(f"    {queue['topic']}/{queue['queueId']}  {queue['entries']} inner batches")
-    shape = "" if layout.index_shape is None else "  {} slots, {} entries".format(*layout.index_shape)
-    print(f"  index       {len(found['indexes'])} files{shape}")
+    shape = "" if layout.index_shape is None else ", {} slots and {} entries each".format(*layout.index_shape)
+    on_disk = size_text(found["indexBytesOnDisk"])
+    print(f"  index       {len(found['indexes'])} files{shape}, {on_disk} on disk")
     for header in found["indexes"]:
         begin, end = _moment(header["beginTimestamp"]), _moment(header["endTimestamp"])
         print(

@@ -12,6 +12,7 @@ from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.consumequeue import FILLER
 from hotfire.store.dump import ENTRY, Row, batch_entries, index_header, readable_limit
+from hotfire.store.keyindex import ROOT as INDEX_ROOT
 from hotfire.store.layout import Layout, QueueFiles
 from hotfire.store.logwalk import LogWalk, Progress
 
@@ -20,6 +21,9 @@ def facts(layout: Layout, *, count: bool = False, progress: Progress = lambda do
     """What the directory shows at a glance; with `count`, also how many records the log holds."""
     disk = layout.disk
     log = [f"{LOG_ROOT}/{start:020d}" for start in sorted(layout.segments)]
+    trees = (layout.queues, layout.exts, layout.batches)
+    queue_files = [q.file(start) for queues in trees for q in queues.values() for start in q.files]
+    index_files = [f"{INDEX_ROOT}/{name}" for name in layout.indexes]
     found: Row = {
         "root": str(disk.root),
         "openBy": layout.holder,
@@ -30,8 +34,10 @@ def facts(layout: Layout, *, count: bool = False, progress: Progress = lambda do
             "segmentBytes": layout.segment_bytes,
             "segments": len(layout.segments),
             "bytes": sum(layout.segments.values()),
-            "bytesOnDisk": sum(disk.size_on_disk(name) for name in log),
+            "bytesOnDisk": sum(map(disk.size_on_disk, log)),
         },
+        "queueBytesOnDisk": sum(map(disk.size_on_disk, queue_files)),
+        "indexBytesOnDisk": sum(map(disk.size_on_disk, index_files)),
         "queueFileBytes": layout.queue_file_bytes,
         "queues": [
             {"topic": topic, "queueId": number, "min": low, "max": high, "files": len(queue.files)}

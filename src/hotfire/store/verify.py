@@ -16,6 +16,7 @@ from hotfire.protocol import bodies
 from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import MAGIC, Checkpoint
+from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.facts import log_end
 from hotfire.store.findings import Damage, Findings
@@ -229,8 +230,14 @@ def _check_names(layout: Layout, findings: Findings) -> None:
         if size != layout.segment_bytes:
             findings.damage(file, size, f"segment has {size} bytes, others have {layout.segment_bytes}")
     for name in layout.strays:
-        is_left = name.endswith((".new", ".tmp"))
-        findings.note(f"{name}: {'left by a crash' if is_left else 'not a file of a store'}")
+        if name.endswith((".new", ".tmp")):
+            findings.note(f"{name}: left by a crash")
+        elif name.startswith(f"{LOG_ROOT}/"):
+            findings.damage(
+                name, 0, "not a log segment, and no broker starts while it is there: move it away"
+            )
+        else:
+            findings.note(f"{name}: not a file of a store")
 
 
 def _check_checkpoint(layout: Layout, findings: Findings) -> None:

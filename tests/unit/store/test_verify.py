@@ -254,6 +254,32 @@ def test_a_lost_segment_is_named(copy: Path) -> None:
     assert [(damage.file, damage.position) for damage in damages] == [(f"commitlog/{lost.name}", 0)]
 
 
+def test_a_log_whose_beginning_was_deleted_is_sound(copy: Path) -> None:
+    """Entries of queues and index that lead to records from before the log are no damage; a wrong one is."""
+    for path in sorted((copy / "commitlog").iterdir())[:3]:
+        path.unlink()
+    findings, damages = check(copy)
+    assert (damages, findings.notes) == ([], [])
+    assert 0 < findings.records < 150
+    for file, position in (
+        ("consumequeue/topic-1/0/" + "0" * 20, 0),
+        (f"index/{sorted((copy / 'index').iterdir())[0].name}", INDEX_BASE + 2 * ENTRY_BYTES + 19),
+    ):
+        flip(copy, file, position, 3)
+        _, damages = check(copy)
+        flip(copy, file, position, 3)
+        assert {damage.file for damage in damages} == {file}
+
+
+def test_a_file_in_the_log_that_is_no_segment_is_named(copy: Path) -> None:
+    """No broker starts with it. Elsewhere a strange file is only worth a line."""
+    (copy / "commitlog" / "copy-of-0").write_bytes(b"")
+    (copy / "notes.txt").write_bytes(b"")
+    findings, damages = check(copy)
+    assert [damage.file for damage in damages] == ["commitlog/copy-of-0"]
+    assert findings.notes == ["notes.txt: not a file of a store"]
+
+
 def test_a_damaged_table_is_named(copy: Path) -> None:
     """A table that is no JSON object."""
     (copy / "config").mkdir()
