@@ -15,6 +15,7 @@ from hotfire.cli import EXIT_FAILED
 from hotfire.cli.progress import Progress, size_text
 from hotfire.store.disk import Disk
 from hotfire.store.layout import Layout, Sizes, look, refuse_if_open
+from hotfire.store.scan import NEVER
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
@@ -100,13 +101,12 @@ def _info(layout: Layout, args: argparse.Namespace) -> int:
         f"  segments    {log['segments']} of {size_text(log['segmentBytes'])}, "
         f"{size_text(log['bytesOnDisk'])} on disk"
     )
-    ours = "ours" if checkpoint.pop("is_ours") else "Apache's"
-    print(f"  checkpoint  {ours}: " + " ".join(f"{name}={value}" for name, value in checkpoint.items()))
+    has_marks = "with our marks" if checkpoint.pop("is_ours") else "without marks of ours"
+    marks = " ".join(f"{name}={value}" for name, value in checkpoint.items() if value not in (0, NEVER))
+    print(f"  checkpoint  {has_marks}: {marks}")
     print(f"  tables      {' '.join(found['tables']) or 'none'}")
-    on_disk = size_text(found["queueBytesOnDisk"])
-    print(
-        f"  queues      {len(found['queues'])}, files of {size_text(found['queueFileBytes'])}, {on_disk} on disk"
-    )
+    each, on_disk = size_text(found["queueFileBytes"]), size_text(found["queueBytesOnDisk"])
+    print(f"  queues      {len(found['queues'])}, files of {each}, {on_disk} on disk")
     for queue in found["queues"]:
         print(f"    {queue['topic']}/{queue['queueId']}  min {queue['min']}  max {queue['max']}")
     for queue in found["batchQueues"]:
@@ -137,7 +137,6 @@ def _dump(layout: Layout, args: argparse.Namespace) -> int:
     from hotfire.store import dump
     from hotfire.store.facts import log_end
     from hotfire.store.logwalk import Fault
-    from hotfire.store.scan import NEVER
 
     if args.queues or args.index:
         rows = dump.queue_rows(layout, args.topic, args.queue) if args.queues else dump.index_rows(layout)
