@@ -15,7 +15,7 @@ from hotfire.model import SCHEDULE_TOPIC
 from hotfire.protocol import bodies
 from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
-from hotfire.store.checkpoint import MAGIC, Checkpoint
+from hotfire.store.checkpoint import MAGIC, MARK_AT, MARK_BYTES, Checkpoint, decode_mark
 from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.facts import log_end
@@ -243,6 +243,8 @@ def _check_names(layout: Layout, findings: Findings) -> None:
 def _check_checkpoint(layout: Layout, findings: Findings) -> None:
     """One wrong bit is found by trying: put right, the checksum fits again. Anything else may be Apache's."""
     data = layout.disk.read_whole(CHECKPOINT_FILE)
+    if data is not None and any(data[MARK_AT : MARK_AT + MARK_BYTES]) and not decode_mark(data):
+        findings.damage(CHECKPOINT_FILE, MARK_AT, "the durable mark does not fit its checksum")
     if data is None or layout.checkpoint.is_ours:
         return
     for at in range(len(data)):

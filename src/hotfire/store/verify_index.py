@@ -7,7 +7,7 @@ entries differ they are lined up again one by one, so that one damaged entry is 
 
 from __future__ import annotations
 
-from hotfire.protocol.record import decode_record, key_hash, parse_properties
+from hotfire.protocol.record import TAG_KEY, decode_record, key_hash, parse_properties
 from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.findings import Findings
 from hotfire.store.keyindex import HEADER_BYTES, SLOT_BYTES
@@ -28,7 +28,7 @@ class IndexCheck:
         self._files_done = 0
         self._end_time: int | None = None
         self._last_record: tuple[int, list[Key]] = -1, []
-        self._duplicates = 0
+        self._duplicates = self._untagged = 0
         self._start = self._first_offset()
         self._ran_out: tuple[int, str, int] | None = None
         self._missed = self._skipped = 0
@@ -70,10 +70,6 @@ class IndexCheck:
         self._window = window
         self._by_offset = None
         self._feed(keys)
-        while (file := self._room()) is not None and (
-            key := self._tag_key(INDEX_ENTRY.unpack(file.raw(file.next)))
-        ):
-            file.put(key)
 
     def _feed(self, keys: list[Key]) -> None:
         if self._start > self._layout.log_start and keys and keys[0][1] < self._start:
@@ -125,6 +121,10 @@ class IndexCheck:
         findings = self._findings
         while at < len(keys) and file.room:
             raw, wanted = file.raw(file.next), keys[at]
+            if raw == ZERO_ENTRY and self._is_tag(wanted):
+                self._untagged += 1
+                at += 1
+                continue
             if raw == ZERO_ENTRY:
                 self._ran_out = wanted[1], *file.place(file.next)
                 self._missed += len(keys) - at
@@ -134,8 +134,9 @@ class IndexCheck:
                 file.put(wanted)
                 self._remember([wanted])
                 at += 1
-            elif key := self._tag_key(found):
-                file.put(key)
+            elif self._lacks_tag(found, keys, at):
+                self._untagged += 1
+                at += 1
             elif again := self._put_again(found):  # Apache indexes the last record once more after a crash
                 file.put(again)
                 self._duplicates += 1
@@ -160,20 +161,23 @@ class IndexCheck:
                 file.put_found(found)
         return at
 
-    def _tag_key(self, found: tuple[int, int, int, int]) -> Key | None:
-        """The key Apache's broker adds for a record's tag since 5.5, if `found` is its entry."""
-        if self._window is None or not self._window.records or found[1] < self._window.base:
-            return None
+    def _lacks_tag(self, found: tuple[int, int, int, int], keys: list[Key], at: int) -> bool:
+        """The next key is a tag and was left out: what is there is the key behind it."""
+        behind = keys[at + 1][:2] == found[:2] if at + 1 < len(keys) else found[1] > keys[at][1]
+        return behind and self._is_tag(keys[at])
+
+    def _is_tag(self, key: Key) -> bool:
+        """Whether a key is its record's tag, which brokers before 5.5 do not index."""
+        if self._window is None or not self._window.records or key[1] < self._window.base:
+            return False
         if self._by_offset is None:
             self._by_offset = {record.physical: record for record in self._window.records}
-        record = self._by_offset.get(found[1])
+        record = self._by_offset.get(key[1])
         if record is None:
-            return None
+            return False
         decoded = decode_record(self._window.raw(record), check_crc=False)
         tag = parse_properties(decoded.properties).get("TAGS")
-        if tag is None or key_hash(decoded.topic, f"T#{tag}") != found[0]:
-            return None
-        return found[0], found[1], record.store_timestamp
+        return tag is not None and key_hash(decoded.topic, TAG_KEY + tag) == key[0]
 
     def _put_again(self, found: tuple[int, int, int, int]) -> Key | None:
         physical, keys = self._last_record
@@ -215,6 +219,8 @@ class IndexCheck:
             if header[5] > 1:
                 problem = f"index file of {header[5] - 1} entries comes behind the last key of the log"
                 findings.derived_damage(header[2], file, 36, problem)
+        if self._untagged:
+            findings.note(f"{self._untagged} tags are not in the index, which an older broker made")
         if self._duplicates:
             findings.note(f"{self._duplicates} keys are indexed twice, as Apache's broker does after a crash")
 

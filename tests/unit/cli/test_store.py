@@ -73,7 +73,7 @@ def test_info_shows_the_store(root: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_verify_says_what_is_wrong(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Status 0 and a summary when sound; else a line with file and byte, a summary, status 1."""
-    assert said(capsys, "verify", root).startswith("150 records, 150 queue entries, 320 keys: sound")
+    assert said(capsys, "verify", root).startswith("150 records, 150 queue entries, 432 keys: sound")
     copy = Path(shutil.copytree(root, tmp_path / "copy"))
     flip(copy, "consumequeue/topic-1/0/00000000000000000140", 21, 5)
     lines = said(capsys, "verify", copy, code=1).splitlines()
