@@ -27,7 +27,14 @@ from hotfire.broker.groups import Groups
 from hotfire.broker.offsets import Offsets
 from hotfire.broker.parked import Parked, ParkedPull
 from hotfire.broker.topics import Topics
-from hotfire.errors import BrokerRefused, MalformedRequest, RemoteProtocolError, StoreError, StoreReadOnly
+from hotfire.errors import (
+    BrokerRefused,
+    MalformedRequest,
+    RemoteProtocolError,
+    StoreBusy,
+    StoreError,
+    StoreReadOnly,
+)
 from hotfire.model import TopicConfig
 from hotfire.net.heart import Connection, Heart, Watch
 from hotfire.protocol.codes import ResponseCode
@@ -311,6 +318,8 @@ class Broker(Heart):
             outcome = refusal.answer
         except BrokerRefused as error:
             outcome = Answer(code=error.code, remark=error.remark)
+        except StoreBusy as error:
+            outcome = Answer(code=ResponseCode.SYSTEM_BUSY, remark=str(error))
         except StoreError as error:
             outcome = Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
         except Exception as error:

@@ -76,6 +76,9 @@ class BrokerConfig:
     sync_flush_timeout: int = setting(
         5000, "SYNC_FLUSH: a slower disk is answered FLUSH_DISK_TIMEOUT.", unit="ms", low=1, reload=True
     )
+    os_page_cache_busy_time_out_mills: int = setting(
+        1000, "ASYNC_FLUSH: a write that takes longer turns senders away.", unit="ms", low=1
+    )
     dirty_bytes_max: int = setting(
         256 << 20, "ASYNC_FLUSH: unsynced bytes beyond which senders wait for the disk.", unit="bytes", low=0
     )
@@ -161,6 +164,7 @@ class BrokerConfig:
             flush_least_pages=self.flush_commit_log_least_pages,
             flush_thorough_interval_ms=self.flush_commit_log_thorough_interval,
             dirty_bytes_max=self.dirty_bytes_max,
+            busy_ms=self.os_page_cache_busy_time_out_mills,
             pool_buffers=self.transient_store_pool_size if self.has_pool else 0,
             commit_interval_ms=self.commit_interval_commit_log,
             commit_least_pages=self.commit_commit_log_least_pages,

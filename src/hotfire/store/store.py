@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from hotfire import core
 from hotfire.core.plain import SYNC, SYNC_MARK, WRITE
-from hotfire.errors import StoreFull, StoreReadOnly
+from hotfire.errors import StoreBusy, StoreFull, StoreReadOnly
 from hotfire.protocol.record import (
     CRC_PROPERTY_BYTES,
     Record,
@@ -74,6 +74,8 @@ class Store:
         self._retention: Retention
         self.queries: Queries
         self._committed_ms = 0
+        self._busy_ms = self._busy_since = 0
+        self._busy_with = -1
         self._handed_stamp = 0
         self._derive_complaint = ""
         self._is_closed = False
@@ -252,7 +254,17 @@ class Store:
 
     @property
     def is_writeable(self) -> bool:
-        return not (self.fault or self._is_closed or self.journal.stalled or self._retention.is_full)
+        return not (
+            self.fault
+            or self._is_closed
+            or self.journal.stalled
+            or self._retention.is_full
+            or self._is_page_cache_busy
+        )
+
+    @property
+    def _is_page_cache_busy(self) -> bool:
+        return not self._config.sync_flush and self._busy_ms > self._config.busy_ms
 
     def check_writeable(self) -> None:
         if self._is_closed:
@@ -262,6 +274,11 @@ class Store:
                 f"the store is read-only: {self.fault}; repair the disk and restart the broker"
             )
         self._check_room()
+        if self._is_page_cache_busy:
+            raise StoreBusy(
+                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: a write of the log takes "
+                f"{self._busy_ms} ms so far, {self._config.busy_ms} are allowed"
+            )
 
     def _check_room(self) -> None:
         limit = self._config.retention.disk_refuse_ratio
@@ -358,6 +375,7 @@ class Store:
         if self.fault is not None:
             return []
         self.journal.retry()
+        self._watch_turn(now_ms)
         self._log.prepare()
         self._flushing.settle(now_ms)
         if self._flushing.background is None and self.fault is None:
@@ -367,7 +385,14 @@ class Store:
             self._hand_over()
         return self._derive(self.readable_end)
 
+    def _watch_turn(self, now_ms: int) -> None:
+        """How long the turn in the flusher's hands has been there."""
+        if not self.journal.busy or self.journal.written != self._busy_with:
+            self._busy_with, self._busy_since = self.journal.written, now_ms
+        self._busy_ms = now_ms - self._busy_since
+
     def clock_moved(self, by_ms: int) -> None:
+        self._busy_since += by_ms
         self._flushing.clock_moved(by_ms)
         self._retention.clock_moved(by_ms)
         self._committed_ms += by_ms
