@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from hotfire.core.plain_index import KeyIndex
 
@@ -24,6 +24,19 @@ BLANK = struct.Struct(">II")  # size of the rest of the segment, magic
 BLANK_MAGIC = 0xCBD43194
 TURN_BYTES_MAX = 32 << 20
 PIECES_MAX = 4096  # of one selection, whatever its limits say
+
+
+class Files(Protocol):
+    """The system calls of a journal and a reader. The module `os` is one; a simulated disk brings its own."""
+
+    def pwrite(self, fd: int, data: Any, position: int, /) -> int: ...
+    def fdatasync(self, fd: int, /) -> None: ...
+    def pread(self, fd: int, size: int, position: int, /) -> bytes: ...
+    def preadv(self, fd: int, buffers: list[bytearray], position: int, flags: int, /) -> int: ...
+
+
+Turn = tuple[list[tuple[int, int, bytearray]], bool, int]
+"""(descriptor, position, bytes) of each piece, whether to sync, the log's end behind them."""
 
 
 class Queue:
@@ -124,11 +137,12 @@ def _int32(value: int) -> int:
 class Journal:
     """Turns of the log: one fills while a thread writes and syncs the one before."""
 
-    def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX) -> None:
+    def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX, *, files: Files = os) -> None:
         self.end: int = end
         self.written: int = end
         self.last_timestamp = 0
         self.busy = False
+        self._files = files
         self._turn_bytes_max = turn_bytes_max
         self._segments: list[tuple[int, int, int]] = []
         self._chunks: list[tuple[int, int, bytearray]] = []
@@ -138,12 +152,10 @@ class Journal:
         self._index: KeyIndex | None = None
         self._grow_index: Callable[[int], object] | None = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._jobs: queue.SimpleQueue[tuple[list[tuple[int, int, bytearray]], bool, int] | None]
-        self._jobs = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
         self._done: int | OSError | None = None
         self._failed: OSError | None = None
-        self._thread = threading.Thread(target=self._flush, name="hotfire-flusher", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     @property
     def is_full(self) -> bool:
@@ -224,19 +236,29 @@ class Journal:
         if self.busy or self._failed or not self._pending:
             return False
         self.busy = True
-        self._jobs.put((self._chunks, sync, self.end))
+        turn = self._chunks, sync, self.end
         self._chunks, self._pending = [], 0
+        self._hand_over(turn)
         return True
 
+    def _hand_over(self, turn: Turn) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._flush, name="hotfire-flusher", daemon=True)
+            self._thread.start()
+        self._jobs.put(turn)
+
     def _flush(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            chunks, sync, end = job
-            try:
-                _write_turn(chunks, sync)
-                self._done = end
-            except OSError as error:
-                self._done = error
-            os.eventfd_write(self._event, 1)
+        while (turn := self._jobs.get()) is not None:
+            self._write(turn)
+
+    def _write(self, turn: Turn) -> None:
+        chunks, sync, end = turn
+        try:
+            _write_turn(self._files, chunks, sync)
+            self._done = end
+        except OSError as error:
+            self._done = error
+        os.eventfd_write(self._event, 1)
 
     def complete(self) -> int:
         with suppress(BlockingIOError):
@@ -294,7 +316,7 @@ class Journal:
                 raise FileNotFoundError(errno.ENOENT, str(error)) from None
             part = bytearray(size)
             try:
-                count = os.preadv(fd, [part], position, getattr(os, "RWF_NOWAIT", 0))
+                count = self._files.preadv(fd, [part], position, getattr(os, "RWF_NOWAIT", 0))
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):  # or a file system that cannot tell
                     return None
@@ -307,51 +329,66 @@ class Journal:
     def close(self) -> None:
         if self._event < 0:
             return
-        self._jobs.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
         os.close(self._event)
         self._event = -1
         self._derivations.clear()
 
 
-def _write_turn(chunks: list[tuple[int, int, bytearray]], sync: bool) -> None:
+def _write_turn(files: Files, chunks: list[tuple[int, int, bytearray]], sync: bool) -> None:
     for fd, position, data in chunks:
         view, done = memoryview(data), 0
         while done < len(view):
-            done += os.pwrite(fd, view[done:], position + done)
+            done += files.pwrite(fd, view[done:], position + done)
     if sync:
         for fd in dict.fromkeys(fd for fd, _, _ in chunks):
-            os.fdatasync(fd)
+            files.fdatasync(fd)
+
+
+Fetch = tuple[list[tuple[int, int, int]], Any]
+"""(descriptor, position, size) of each piece, and the token that goes with them."""
 
 
 class Reader:
     """Cold reads beside the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, files: Files = os) -> None:
         self.queued = 0
+        self._files = files
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._jobs: queue.SimpleQueue[tuple[list[tuple[int, int, int]], Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
         self._done: deque[tuple[Any, bytes | int]] = deque()
-        self._thread = threading.Thread(target=self._serve, name="hotfire-reader", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def fileno(self) -> int:
         return self._event
 
     def submit(self, journal: Journal, pieces: list[tuple[int, int]], token: Any) -> None:
-        self._jobs.put(([(*journal.locate(physical, size), size) for physical, size in pieces], token))
+        parts = [(*journal.locate(physical, size), size) for physical, size in pieces]
         self.queued += 1
+        self._hand_over((parts, token))
+
+    def _hand_over(self, fetch: Fetch) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="hotfire-reader", daemon=True)
+            self._thread.start()
+        self._jobs.put(fetch)
 
     def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            parts, token = job
-            try:
-                data = b"".join(os.pread(fd, size, position) for fd, position, size in parts)
-                short = len(data) != sum(size for _, _, size in parts)
-                self._done.append((token, 5 if short else data))  # EIO
-            except OSError as error:
-                self._done.append((token, error.errno or 5))
-            os.eventfd_write(self._event, 1)
+        while (fetch := self._jobs.get()) is not None:
+            self._read(fetch)
+
+    def _read(self, fetch: Fetch) -> None:
+        parts, token = fetch
+        try:
+            data = b"".join(self._files.pread(fd, size, position) for fd, position, size in parts)
+            short = len(data) != sum(size for _, _, size in parts)
+            self._done.append((token, 5 if short else data))  # EIO
+        except OSError as error:
+            self._done.append((token, error.errno or 5))
+        os.eventfd_write(self._event, 1)
 
     def take(self) -> list[tuple[Any, bytes | int]]:
         with suppress(BlockingIOError):
@@ -365,7 +402,8 @@ class Reader:
     def close(self) -> None:
         if self._event < 0:
             return
-        self._jobs.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
         os.close(self._event)
         self._event = -1
