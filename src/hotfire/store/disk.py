@@ -62,6 +62,8 @@ class Disk:
         self._system = system
         self._worker: ThreadPoolExecutor | None = None
         self._lock_fd = -1
+        self._sure: set[Path] = set()
+        """Directories whose entry this disk has synced."""
 
     def path(self, relative: str) -> str:
         return str(self.root / relative)
@@ -69,16 +71,20 @@ class Disk:
     # --- directories ---
 
     def make_directory(self, relative: str) -> None:
-        """The directory and its parents, each entry synced so that it outlives a power cut."""
-        missing = []
+        """The directory and its parents, each entry synced so that it outlives a power cut.
+
+        One that is there already may have been made by a process that was killed before it could sync it.
+        """
+        unsure = []
         path = self.root / relative
-        while not self._exists(str(path)):
-            missing.append(path)
+        while path not in self._sure and (path.is_relative_to(self.root) or not self._exists(str(path))):
+            unsure.append(path)
             path = path.parent
-        for path in reversed(missing):
+        for path in reversed(unsure):
             with suppress(FileExistsError):
                 self._system.mkdir(str(path))
             self._sync_directory(path.parent)
+            self._sure.add(path)
 
     def names(self, relative: str) -> list[str]:
         """Names in a directory, sorted; none when it does not exist."""
