@@ -208,8 +208,15 @@ static PyMemberDef index_members[] = {
     {"reserved", Py_T_INT, offsetof(hf_index, reserved), 0, "Entries whose blocks are surely there."},
     {"end_offset", Py_T_LONGLONG, offsetof(hf_index, end_offset), Py_READONLY, "Offset of the newest record indexed."},
     {NULL}};
+static PyObject *index_is_full(hf_index *x, void *ignored) {
+    (void)ignored;
+    return PyBool_FromLong(hf_index_full(x));
+}
+static PyGetSetDef index_getset[] = {
+    {"is_full", (getter)index_is_full, NULL, "No room, or none whose blocks are surely there.", NULL},
+    {NULL}};
 PyTypeObject hf_index_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotfire.core._core.KeyIndex", .tp_basicsize = sizeof(hf_index), .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = PyType_GenericNew, .tp_init = (initproc)index_init, .tp_dealloc = (destructor)index_dealloc,
-    .tp_methods = index_methods, .tp_members = index_members};
+    .tp_methods = index_methods, .tp_members = index_members, .tp_getset = index_getset};

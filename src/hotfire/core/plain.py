@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from hotfire.core.plain_index import KeyIndex
 
@@ -34,6 +34,19 @@ WRITE, SYNC, SYNC_MARK = 0, 1, 2  # what the flusher does with a turn
 
 class NoRoom(OSError):
     """A turn found no room on the disk. Nothing of it was synced, so all of it can be written again."""
+
+
+class Files(Protocol):
+    """The system calls of a journal and a reader. The module `os` is one; a simulated disk brings its own."""
+
+    def pwrite(self, fd: int, data: Any, position: int, /) -> int: ...
+    def fdatasync(self, fd: int, /) -> None: ...
+    def pread(self, fd: int, size: int, position: int, /) -> bytes: ...
+    def preadv(self, fd: int, buffers: list[bytearray], position: int, flags: int, /) -> int: ...
+
+
+Turn = tuple[list[tuple[int, int, bytearray]], int, int]
+"""(descriptor, position, bytes) of each piece, what to do with them, the log's end behind them."""
 
 
 class Queue:
@@ -131,19 +144,16 @@ def _int32(value: int) -> int:
     return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
-Turn = tuple[list[tuple[int, int, bytearray]], int, int]
-"""Chunks of a turn, what to do with them, where it ends."""
-
-
 class Journal:
     """Turns of the log: one fills while a thread writes and syncs the one before."""
 
-    def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX) -> None:
+    def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX, *, files: Files = os) -> None:
         self.end: int = end
         self.written: int = end
         self.last_timestamp = 0
         self.summed_from = (1 << 63) - 1
         self.busy = self.stalled = False
+        self._files = files
         self._mark: tuple[int, int, bytes] | None = None
         self._turn_bytes_max = turn_bytes_max
         self._segments: list[tuple[int, int, int]] = []
@@ -154,13 +164,11 @@ class Journal:
         self._index: KeyIndex | None = None
         self._grow_index: Callable[[int], object] | None = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._jobs: queue.SimpleQueue[Turn | None]
+        self._jobs: queue.SimpleQueue[Turn | None] = queue.SimpleQueue()
         self._turn: Turn = [], WRITE, end
-        self._jobs = queue.SimpleQueue()
         self._done: int | OSError | None = None
         self._failed: OSError | None = None
-        self._thread = threading.Thread(target=self._flush, name="hotfire-flusher", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     @property
     def is_full(self) -> bool:
@@ -256,8 +264,8 @@ class Journal:
             return False
         self.busy = True
         self._turn = self._chunks, how, self.end
-        self._jobs.put(self._turn)
         self._chunks, self._pending = [], 0
+        self._hand_over(self._turn)
         return True
 
     def retry(self) -> bool:
@@ -265,23 +273,32 @@ class Journal:
         if not self.stalled:
             return False
         self.stalled = False
-        self._jobs.put(self._turn)
+        self._hand_over(self._turn)
         return True
 
+    def _hand_over(self, turn: Turn) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._flush, name="hotfire-flusher", daemon=True)
+            self._thread.start()
+        self._jobs.put(turn)
+
     def _flush(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            chunks, how, end = job
-            try:
-                _write_turn(chunks, how != WRITE)
-                if how == SYNC_MARK and self._mark is not None:
-                    fd, position, magic = self._mark
-                    head = magic + end.to_bytes(8)
-                    with suppress(OSError):  # it only lags
-                        os.pwrite(fd, head + zlib.crc32(head).to_bytes(4), position)
-                self._done = end
-            except OSError as error:
-                self._done = error
-            os.eventfd_write(self._event, 1)
+        while (turn := self._jobs.get()) is not None:
+            self._write(turn)
+
+    def _write(self, turn: Turn) -> None:
+        chunks, how, end = turn
+        try:
+            _write_turn(self._files, chunks, how != WRITE)
+            if how == SYNC_MARK and self._mark is not None:
+                fd, position, magic = self._mark
+                head = magic + end.to_bytes(8)
+                with suppress(OSError):  # it only lags
+                    self._files.pwrite(fd, head + zlib.crc32(head).to_bytes(4), position)
+            self._done = end
+        except OSError as error:
+            self._done = error
+        os.eventfd_write(self._event, 1)
 
     def complete(self) -> int:
         with suppress(BlockingIOError):
@@ -343,7 +360,7 @@ class Journal:
                 raise FileNotFoundError(errno.ENOENT, str(error)) from None
             part = bytearray(size)
             try:
-                count = os.preadv(fd, [part], position, getattr(os, "RWF_NOWAIT", 0))
+                count = self._files.preadv(fd, [part], position, getattr(os, "RWF_NOWAIT", 0))
             except OSError as error:
                 if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):  # or a file system that cannot tell
                     return None
@@ -356,26 +373,31 @@ class Journal:
     def close(self) -> None:
         if self._event < 0:
             return
-        self._jobs.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
         os.close(self._event)
         self._event = -1
         self._derivations.clear()
 
 
-def _write_turn(chunks: list[tuple[int, int, bytearray]], sync: bool) -> None:
+def _write_turn(files: Files, chunks: list[tuple[int, int, bytearray]], sync: bool) -> None:
     for fd, position, data in chunks:
         view, done = memoryview(data), 0
         while done < len(view):
             try:
-                done += os.pwrite(fd, view[done:], position + done)
+                done += files.pwrite(fd, view[done:], position + done)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise NoRoom(error.errno, f"pwrite: {error.strerror}") from None
                 raise
     if sync:
         for fd in dict.fromkeys(fd for fd, _, _ in chunks):
-            os.fdatasync(fd)
+            files.fdatasync(fd)
+
+
+Fetch = tuple[list[tuple[int, int, int]], Any]
+"""(descriptor, position, size) of each piece, and the token that goes with them."""
 
 
 def sync_map(mapped: mmap.mmap, start: int, size: int) -> None:
@@ -387,31 +409,41 @@ def sync_map(mapped: mmap.mmap, start: int, size: int) -> None:
 class Reader:
     """Cold reads beside the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, files: Files = os) -> None:
         self.queued = 0
+        self._files = files
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._jobs: queue.SimpleQueue[tuple[list[tuple[int, int, int]], Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
         self._done: deque[tuple[Any, bytes | int]] = deque()
-        self._thread = threading.Thread(target=self._serve, name="hotfire-reader", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
 
     def fileno(self) -> int:
         return self._event
 
     def submit(self, journal: Journal, pieces: Sequence[tuple[int, ...]], token: Any) -> None:
-        self._jobs.put(([(*journal.locate(physical, size), size) for physical, size, *_ in pieces], token))
+        parts = [(*journal.locate(physical, size), size) for physical, size, *_ in pieces]
         self.queued += 1
+        self._hand_over((parts, token))
+
+    def _hand_over(self, fetch: Fetch) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="hotfire-reader", daemon=True)
+            self._thread.start()
+        self._jobs.put(fetch)
 
     def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            parts, token = job
-            try:
-                data = b"".join(os.pread(fd, size, position) for fd, position, size in parts)
-                short = len(data) != sum(size for _, _, size in parts)
-                self._done.append((token, 5 if short else data))  # EIO
-            except OSError as error:
-                self._done.append((token, error.errno or 5))
-            os.eventfd_write(self._event, 1)
+        while (fetch := self._jobs.get()) is not None:
+            self._read(fetch)
+
+    def _read(self, fetch: Fetch) -> None:
+        parts, token = fetch
+        try:
+            data = b"".join(self._files.pread(fd, size, position) for fd, position, size in parts)
+            short = len(data) != sum(size for _, _, size in parts)
+            self._done.append((token, 5 if short else data))  # EIO
+        except OSError as error:
+            self._done.append((token, error.errno or 5))
+        os.eventfd_write(self._event, 1)
 
     def take(self) -> list[tuple[Any, bytes | int]]:
         with suppress(BlockingIOError):
@@ -425,7 +457,8 @@ class Reader:
     def close(self) -> None:
         if self._event < 0:
             return
-        self._jobs.put(None)
-        self._thread.join()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
         os.close(self._event)
         self._event = -1

@@ -152,6 +152,20 @@ static PyObject *queue_put(hf_queue *q, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Write the entry, asking for a file if there is none yet, and make it visible. */
+static PyObject *queue_show(hf_queue *q, PyObject *args) {
+    long long index = PyTuple_GET_SIZE(args) ? PyLong_AsLongLong(PyTuple_GET_ITEM(args, 0)) : 0;
+    if (index == -1 && PyErr_Occurred()) return NULL;
+    if (!hf_queue_entry(q, index) && q->grow && q->grow != Py_None) {
+        PyObject *grown = PyObject_CallFunction(q->grow, "L", index);
+        if (!grown) return NULL;
+        Py_DECREF(grown);
+    }
+    PyObject *put = queue_put(q, args);
+    if (put) q->max = index + 1;
+    return put;
+}
+
 /* select(from, count_max, bytes_max, memory_from, codes|None, limits) -> (pieces, next, bytes, missing)
    limits: (memory_count_max, disk_count_max, memory_bytes_max, disk_bytes_max, scan_max) */
 static PyObject *queue_select(hf_queue *q, PyObject *args) {
@@ -192,6 +206,7 @@ static PyMethodDef queue_methods[] = {
     {"claim", (PyCFunction)queue_claim, METH_NOARGS, "The next offset, now taken."},
     {"entry", (PyCFunction)queue_entry, METH_O, "entry(index) -> (physical, size, tags) or None when no file is attached"},
     {"put", (PyCFunction)queue_put, METH_VARARGS, "put(index, physical, size, tags)"},
+    {"show", (PyCFunction)queue_show, METH_VARARGS, "show(index, physical, size, tags): put, in a file made if need be; visible"},
     {"select", (PyCFunction)queue_select, METH_VARARGS, "Entries of one pull, within its limits."},
     {NULL}};
 static PyMemberDef queue_members[] = {

@@ -38,6 +38,7 @@ class CommitLog:
         """Open every segment; refuse a directory whose files are not ours or not of this size."""
         size = self._config.segment_bytes
         self._disk.make_directory(ROOT)
+        self._disk.sync_directory(ROOT)  # a segment may have got its name just before a kill
         following: int | None = None
         for name in self._disk.names(ROOT):
             if name.endswith(".new"):  # a crash while the next segment was being made

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hotfire import core
 from hotfire.errors import StoreError
@@ -37,14 +37,65 @@ class SyncFailed(OSError):
     """The disk did not take what was written. Asked again it may say yes to pages it has forgotten."""
 
 
-class Disk:
-    """A directory on the real file system."""
+class Bell:
+    """A descriptor that becomes readable when another thread rings; made when it is first asked for."""
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self) -> None:
+        self._fd = -1
+
+    def fileno(self) -> int:
+        if self._fd < 0:
+            self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return self._fd
+
+    def ring(self) -> None:
+        if self._fd >= 0:
+            os.eventfd_write(self._fd, 1)
+
+    def silence(self) -> None:
+        if self._fd >= 0:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class System(Protocol):
+    """The system calls a disk is made of. The module `os` is one; a simulated disk brings its own."""
+
+    def open(self, path: str, flags: int, mode: int = ..., /) -> int: ...
+    def close(self, fd: int, /) -> None: ...
+    def stat(self, path: str, /) -> os.stat_result: ...
+    def fstat(self, fd: int, /) -> os.stat_result: ...
+    def listdir(self, path: str, /) -> list[str]: ...
+    def mkdir(self, path: str, /) -> None: ...
+    def rename(self, old: str, new: str, /) -> None: ...
+    def link(self, old: str, new: str, /) -> None: ...
+    def unlink(self, path: str, /) -> None: ...
+    def pread(self, fd: int, size: int, position: int, /) -> bytes: ...
+    def pwrite(self, fd: int, data: Any, position: int, /) -> int: ...
+    def fsync(self, fd: int, /) -> None: ...
+    def fdatasync(self, fd: int, /) -> None: ...
+    def ftruncate(self, fd: int, size: int, /) -> None: ...
+    def posix_fallocate(self, fd: int, position: int, size: int, /) -> None: ...
+    def posix_fadvise(self, fd: int, position: int, size: int, advice: int, /) -> None: ...
+    def lseek(self, fd: int, position: int, how: int, /) -> int: ...
+
+
+class Disk:
+    """A directory on the real file system, unless `system` says otherwise."""
+
+    def __init__(self, root: Path | str, system: System = os) -> None:
         self.root = Path(root)
+        self._system = system
         self._worker: ThreadPoolExecutor | None = None
         self._asker: ThreadPoolExecutor | None = None
         self._lock_fd = -1
+        self._sure: set[Path] = set()
+        """Directories whose entry this disk has synced."""
 
     def path(self, relative: str) -> str:
         return str(self.root / relative)
@@ -56,71 +107,84 @@ class Disk:
     # --- directories ---
 
     def make_directory(self, relative: str) -> None:
-        """The directory and its parents, each entry synced so that it outlives a power cut."""
-        missing = []
+        """The directory and its parents, each entry synced so that it outlives a power cut.
+
+        One that is there already may have been made by a process that was killed before it could sync it.
+        """
+        unsure = []
         path = self.root / relative
-        while not path.exists():
-            missing.append(path)
+        while path not in self._sure and (path.is_relative_to(self.root) or not self._exists(str(path))):
+            unsure.append(path)
             path = path.parent
-        for path in reversed(missing):
+        for path in reversed(unsure):
             with suppress(FileExistsError):
-                path.mkdir()
-            _sync_directory(path.parent)
+                self._system.mkdir(str(path))
+            self._sync_directory(path.parent)
+            self._sure.add(path)
 
     def names(self, relative: str) -> list[str]:
         """Names in a directory, sorted; none when it does not exist."""
         try:
-            return sorted(os.listdir(self.path(relative)))
+            return sorted(self._system.listdir(self.path(relative)))
         except FileNotFoundError:
             return []
 
     def sync_directory(self, relative: str) -> None:
-        _sync_directory(self.root / relative)
+        self._sync_directory(self.root / relative)
+
+    def _sync_directory(self, path: Path) -> None:
+        fd = self._system.open(str(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._system.fsync(fd)
+        finally:
+            self._system.close(fd)
 
     # --- log segments ---
 
     def allocate(self, relative: str, size: int) -> int:
         """A new file of `size` zero bytes, on disk under its name before this returns. Descriptor of it."""
         unfinished = self.path(relative + ".new")
-        fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = self._system.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            os.posix_fallocate(fd, 0, size)
-            os.fsync(fd)
-            os.rename(unfinished, self.path(relative))
-            _sync_directory(Path(self.path(relative)).parent)
+            self._system.posix_fallocate(fd, 0, size)
+            self._system.fsync(fd)
+            self._system.rename(unfinished, self.path(relative))
+            self._sync_directory(Path(self.path(relative)).parent)
         except OSError:
-            os.close(fd)
+            self._system.close(fd)
             with suppress(FileNotFoundError):
-                os.unlink(unfinished)  # half a segment takes the room a smaller thing might have had
+                self._system.unlink(
+                    unfinished
+                )  # half a segment takes the room a smaller thing might have had
             raise
         return fd
 
     def open(self, relative: str) -> int:
-        return os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
+        return self._system.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
 
     def open_to_read(self, relative: str) -> int:
         """Descriptor through which nothing can be changed."""
-        return os.open(self.path(relative), os.O_RDONLY | os.O_CLOEXEC)
+        return self._system.open(self.path(relative), os.O_RDONLY | os.O_CLOEXEC)
 
     def size(self, relative: str) -> int:
-        return os.stat(self.path(relative)).st_size
+        return self._system.stat(self.path(relative)).st_size
 
     def size_on_disk(self, relative: str) -> int:
         """Bytes of the blocks the file has; holes have none."""
-        return os.stat(self.path(relative)).st_blocks * 512
+        return self._system.stat(self.path(relative)).st_blocks * 512
 
     def written_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(position, size) of steps of [start, end) that are not holes, in order."""
         if start >= end:
             return
         # What was read ahead counts as written and would be read in full: forget it, and read ahead no more.
-        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_RANDOM)
+        self._system.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        self._system.posix_fadvise(fd, start, end - start, os.POSIX_FADV_RANDOM)
         at = start
         try:
             while at < end:
                 try:
-                    at = os.lseek(fd, at, os.SEEK_DATA)
+                    at = self._system.lseek(fd, at, os.SEEK_DATA)
                 except OSError as error:
                     if error.errno == errno.ENXIO:  # nothing up to the end of the file
                         return
@@ -132,46 +196,57 @@ class Disk:
                 yield at, step
                 at += step
         finally:
-            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_NORMAL)
+            self._system.posix_fadvise(fd, start, end - start, os.POSIX_FADV_NORMAL)
 
     def zero(self, fd: int, start: int, size: int) -> int:
         """Zeros over [start, start + size), synced; how many bytes were none."""
         changed = 0
         for at, step in self.written_ranges(fd, start, start + size):
-            found = os.pread(fd, step, at)
+            found = self._system.pread(fd, step, at)
             if found != _ZEROS[:step]:
                 changed += step - found.count(0)
                 self.write(fd, _ZEROS[:step], at)
-        _sync(fd)
+        self._sync(fd)
         return changed
 
     def read(self, fd: int, size: int, position: int) -> bytes:
-        return os.pread(fd, size, position)
+        return self._system.pread(fd, size, position)
 
     def write(self, fd: int, data: bytes, position: int) -> None:
         done = 0
         while done < len(data):
-            done += os.pwrite(fd, data[done:], position + done)
+            done += self._system.pwrite(fd, data[done:], position + done)
 
     def sync(self, fd: int) -> None:
         """What was written to `fd` is on the disk when this returns; else SyncFailed, which is final."""
-        _sync(fd)
+        self._sync(fd)
+
+    def _sync(self, fd: int) -> None:
+        try:
+            self._system.fdatasync(fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from None
 
     def close(self, fd: int) -> None:
-        os.close(fd)
+        self._system.close(fd)
 
     # --- mapped files ---
 
     def map(self, relative: str, size: int) -> Mapped:
         """The file as shared memory, made sparse at `size` if it does not exist."""
-        fd = os.open(self.path(relative), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = self._system.open(self.path(relative), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if os.fstat(fd).st_size < size:
-                os.ftruncate(fd, size)
-                _sync_directory(Path(self.path(relative)).parent)  # what is synced later must have its name
-            return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            if self._system.fstat(fd).st_size < size:
+                self._system.ftruncate(fd, size)
+                self._sync_directory(
+                    Path(self.path(relative)).parent
+                )  # what is synced later must have its name
+            return self._map(fd, size)
         finally:
-            os.close(fd)
+            self._system.close(fd)
+
+    def _map(self, fd: int, size: int) -> Mapped:
+        return mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
 
     def map_to_read(self, relative: str) -> Mapped:
         """The whole file as memory that cannot be written. The file must not be empty."""
@@ -179,7 +254,7 @@ class Disk:
         try:
             return mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
-            os.close(fd)
+            self._system.close(fd)
 
     def scratch(self, size: int) -> Mapped:
         """Memory of `size` zero bytes behind which there is no file; what is not touched costs nothing."""
@@ -187,19 +262,19 @@ class Disk:
 
     def reserve(self, relative: str, size: int) -> None:
         """Blocks for the file's first `size` bytes, so that a store into the map cannot meet a full disk."""
-        fd = os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
+        fd = self._system.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
         try:
-            os.posix_fallocate(fd, 0, size)
+            self._system.posix_fallocate(fd, 0, size)
         finally:
-            os.close(fd)
+            self._system.close(fd)
 
     def sync_file(self, relative: str) -> None:
         """Everything written to the file, through maps too, is on disk when this returns."""
-        fd = os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
+        fd = self._system.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
         try:
-            _sync(fd)
+            self._sync(fd)
         finally:
-            os.close(fd)
+            self._system.close(fd)
 
     def sync_map(self, mapped: Mapped, start: int, size: int) -> None:
         """These bytes of a map are on disk when this returns. Takes no lock of the interpreter meanwhile."""
@@ -212,25 +287,35 @@ class Disk:
 
     def read_whole(self, relative: str) -> bytes | None:
         try:
-            return Path(self.path(relative)).read_bytes()
+            fd = self._system.open(self.path(relative), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        try:
+            data = b""
+            while piece := self._system.pread(fd, STEP_BYTES, len(data)):
+                data += piece
+            return data
+        except OSError as error:
+            error.filename = self.path(relative)  # the system was told a number
+            raise
+        finally:
+            self._system.close(fd)
 
     def write_whole(self, relative: str, data: bytes, *, keep: str | None = None) -> None:
         """The file holds `data` or, after a crash at any point, what it held before, kept as `keep` too."""
         temporary, final = self.path(relative + ".tmp"), self.path(relative)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = self._system.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             self.write(fd, data, 0)
-            os.fsync(fd)
+            self._system.fsync(fd)
         finally:
-            os.close(fd)
-        if keep is not None and os.path.exists(final):
+            self._system.close(fd)
+        if keep is not None and self._exists(final):
             with suppress(FileNotFoundError):
-                os.unlink(self.path(keep))
-            os.link(final, self.path(keep))
-        os.rename(temporary, final)
-        _sync_directory(Path(final).parent)
+                self._system.unlink(self.path(keep))
+            self._system.link(final, self.path(keep))
+        self._system.rename(temporary, final)
+        self._sync_directory(Path(final).parent)
 
     def read_part(self, relative: str, size: int, position: int) -> bytes:
         """Bytes of a file that is not kept open; none when it does not exist."""
@@ -239,33 +324,40 @@ class Disk:
         except FileNotFoundError:
             return b""
         try:
-            return os.pread(fd, size, position)
+            return self._system.pread(fd, size, position)
         finally:
-            os.close(fd)
+            self._system.close(fd)
 
     def rename(self, old: str, new: str) -> None:
         """A file or directory under another name, on disk when this returns."""
-        os.rename(self.path(old), self.path(new))
+        self._system.rename(self.path(old), self.path(new))
         for path in {Path(self.path(old)).parent, Path(self.path(new)).parent}:
-            _sync_directory(path)
+            self._sync_directory(path)
 
     def remove_tree(self, relative: str) -> None:
         """A directory and everything in it, or nothing when it does not exist."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path(relative))
-            _sync_directory(Path(self.path(relative)).parent)
+            self._sync_directory(Path(self.path(relative)).parent)
 
     def remove(self, relative: str) -> None:
         with suppress(FileNotFoundError):
-            os.unlink(self.path(relative))
-            _sync_directory(Path(self.path(relative)).parent)
+            self._system.unlink(self.path(relative))
+            self._sync_directory(Path(self.path(relative)).parent)
 
     def exists(self, relative: str) -> bool:
-        return os.path.exists(self.path(relative))
+        return self._exists(self.path(relative))
+
+    def _exists(self, path: str) -> bool:
+        try:
+            self._system.stat(path)
+        except OSError:
+            return False
+        return True
 
     def modified_ms(self, relative: str) -> int:
         """When the file was last written to."""
-        return os.stat(self.path(relative)).st_mtime_ns // 1_000_000
+        return self._system.stat(self.path(relative)).st_mtime_ns // 1_000_000
 
     def free_bytes(self) -> int:
         status = os.statvfs(self.root)
@@ -287,21 +379,24 @@ class Disk:
 
     def lock(self, relative: str) -> None:
         """A record lock on byte 0, as Java's, so that no two brokers of any kind share the directory."""
-        fd = os.open(self.path(relative), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = self._system.open(self.path(relative), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            self._lock(fd)
         except OSError:
-            os.close(fd)
+            self._system.close(fd)
             raise StoreError(
                 f"store {self.root} is in use by another broker: stop it or choose another directory"
             ) from None
-        if os.fstat(fd).st_size == 0:
-            os.pwrite(fd, b"lock", 0)
+        if self._system.fstat(fd).st_size == 0:
+            self._system.pwrite(fd, b"lock", 0)
         self._lock_fd = fd
+
+    def _lock(self, fd: int) -> None:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
 
     def unlock(self) -> None:
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)
+            self._system.close(self._lock_fd)
             self._lock_fd = -1
 
     def lock_holder(self, relative: str) -> int | None:
@@ -317,7 +412,7 @@ class Disk:
             asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
         finally:
-            os.close(fd)
+            self._system.close(fd)
         if kind == fcntl.F_UNLCK:
             return None
         return process if process > 0 else -1
@@ -351,18 +446,3 @@ class Disk:
             if threads is not None:
                 threads.shutdown(wait=True)
         self._worker = self._asker = None
-
-
-def _sync(fd: int) -> None:
-    try:
-        os.fdatasync(fd)
-    except OSError as error:
-        raise SyncFailed(error.errno, error.strerror) from None
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 
 from hotfire.store.checkpoint import Checkpoint, CheckpointFile
 from hotfire.store.commitlog import CommitLog
@@ -159,8 +160,9 @@ class Flushing:
         self.checkpoints.write(self.checkpoint())
 
     def _sync(self, files: set[str]) -> None:
-        for file in files:
-            self._disk.sync_file(file)
+        for file in sorted(files):  # in an order that does not differ from run to run
+            with suppress(FileNotFoundError):  # removed since: what it said is no longer asked for
+                self._disk.sync_file(file)
 
     def _dirty_files(self) -> set[str]:
         return set().union(*(queue.take_dirty() for queue in self._queues.values()))

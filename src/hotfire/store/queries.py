@@ -7,12 +7,10 @@ Only what is sound and readable is ever found. A key's hash only leads to candid
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 from hotfire.errors import RecordInvalid
@@ -20,7 +18,7 @@ from hotfire.protocol.record import SysFlag, decode_record, key_hash, keys_of, p
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.consumequeue import ConsumeQueue
-from hotfire.store.disk import Disk
+from hotfire.store.disk import Bell, Disk
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.reading import Reading
 from hotfire.store.scan import scan_records
@@ -43,12 +41,12 @@ class Queries:
         self._log = commitlog
         self._index = index
         self._reading = reading
-        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._bell = Bell()
         self._asked: deque[tuple[object, Future[Any]]] = deque()
 
     def fileno(self) -> int:
         """Readable when an answer is there."""
-        return self._event
+        return self._bell.fileno()
 
     @property
     def has_room(self) -> bool:
@@ -56,8 +54,7 @@ class Queries:
 
     def answers(self) -> list[tuple[object, Future[Any]]]:
         """Tokens of the questions that are answered, with what came of them."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._event)
+        self._bell.silence()
         done = []
         while self._asked and self._asked[0][1].done():
             done.append(self._asked.popleft())
@@ -66,13 +63,14 @@ class Queries:
 
     def close(self) -> None:
         """After the disk's threads have ended."""
-        os.close(self._event)
+        self._bell.close()
 
     def _ask(self, work: Callable[[], Any], token: object) -> None:
+        self._bell.fileno()  # made before anyone can ring it
         self._reading.pins += 1
         future = self._disk.aside(work)
         self._asked.append((token, future))
-        future.add_done_callback(lambda _: os.eventfd_write(self._event, 1))
+        future.add_done_callback(lambda _: self._bell.ring())
 
     # --- the questions ---
 

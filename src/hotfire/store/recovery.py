@@ -85,9 +85,7 @@ def recover(
     start = _check_counts(disk, checkpoint, queues, open_queue, index, start, oldest, was_unclean=was_unclean)
     if start < checkpoint.derived:  # half-made queues must not be believed if we end before we are done
         checkpoints.write(replace(checkpoint, derived=start))
-    found = Recovered(
-        end=start, last_timestamp=checkpoint.log_timestamp if start == checkpoint.derived else 0
-    )
+    found = Recovered(end=start)
     walk = _Walk(disk, config, commitlog, checkpoint, was_unclean=was_unclean)
     batch_topics = set(disk.names(BATCH_QUEUE_ROOT))
     reason = walk.scan(

@@ -14,6 +14,7 @@ No sockets, no event loop, no clock of its own: `now_ms` comes with each call.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
 import select
@@ -328,7 +329,7 @@ class Store:
             log.warning(
                 "transient pool of %d bytes is not locked in memory and may be swapped reason=%s: raise the "
                 "limit of locked memory (ulimit -l) to at least that, or set transientStorePoolSize lower",
-                size, os.strerror(failed),
+                size, errno.errorcode.get(failed, str(failed)),
             )  # fmt: skip
 
     def _hand_over(self) -> bool:

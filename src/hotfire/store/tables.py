@@ -36,6 +36,8 @@ class Table:
     def load_as(self, read: Callable[[dict[str, Any]], T]) -> T | None:
         """What `read` makes of the table's tree; a tree it cannot read is as damaged as one that is none."""
         faults = []
+        if self._disk.exists(ROOT):
+            self._disk.sync_directory(ROOT)  # what is read must not change back at a power cut
         for file in (self._file, self._file + ".bak"):
             data = self._disk.read_whole(file)
             if data is None:

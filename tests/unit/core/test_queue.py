@@ -1,5 +1,7 @@
 """A queue of entries: the compiled one and its specification, moved in step."""
 
+from types import ModuleType
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -155,3 +157,35 @@ def test_a_buffer_that_cannot_be_written_is_no_window() -> None:
         with pytest.raises(BufferError):
             queue.attach(0, bytes(200))
         assert queue.entry(0) is None
+
+
+@pytest.mark.parametrize("twin", [compiled, plain])
+def test_an_entry_is_shown_in_a_file_made_for_it(twin: ModuleType) -> None:
+    """show() asks for a file where there is none, and the entry is visible only once it is written."""
+    asked: list[int] = []
+
+    def grow(index: int) -> None:
+        asked.append(index)
+        if index > 0:
+            raise OSError(28, "full")
+        queue.attach(0, bytearray(ENTRY_BYTES))
+
+    queue = twin.Queue("key", grow)
+    queue.show(0, 100, 10, 7)
+    queue.show(0, 200, 20, 8)
+    assert (queue.max, queue.entry(0), asked) == (1, (200, 20, 8), [0])
+    with pytest.raises(OSError, match="full"):
+        queue.show(1, 300, 30, 9)
+    assert queue.max == 1
+
+
+def test_an_index_says_when_it_is_full() -> None:
+    """By its entries, and by those whose blocks are there."""
+    for twin in (compiled, plain):
+        index = twin.KeyIndex(bytearray(40 + 4 * 2 + 20 * 4), 2, 4, 2)
+        assert not index.is_full
+        assert index.put(1, 0, 1)
+        assert index.is_full
+        index.reserved = 4
+        assert [index.put(1, at, 1) for at in (10, 20, 30)] == [True, True, False]
+        assert index.is_full
