@@ -131,7 +131,7 @@ class Life:
         try:
             if not self.sent and self.cut_number == 1:
                 self._open()
-            if self.lost > 1 and rng.random() < 0.5:
+            if self.lost > 1 and rng.random() < 0.8:
                 self._send_fewer()
             while True:
                 rng.choice(actions)() if actions_left else self._lose_a_turn()

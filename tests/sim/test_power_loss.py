@@ -25,7 +25,7 @@ from tests.unit.store.driven import NOW_MS, SMALL, message, ring
 
 CUTS = 4
 LIVES = 50
-GUARD_LIVES_MAX = 150
+GUARD_LIVES_MAX = 400
 
 
 @pytest.fixture(autouse=True)
