@@ -195,16 +195,19 @@ class _Walk:
     def _behind_damage(self, found: Recovered) -> int | None:
         """Where the log goes on if `found.end` is a fault in its midst; None if it is the end.
 
-        Below the durable mark any fault is damage. Behind it a crash may have left a hole, but not one longer
-        than the turns that were under way: a sound record further behind shows damage again. Without our
-        marks a record behind the fault, wherever it lies, may have been acknowledged; one older than those
-        before it is left over from an earlier life of the file.
+        Below the durable mark any fault is damage. Behind it ASYNC_FLUSH may have left holes anywhere. In
+        SYNC_FLUSH a crash may have left a hole, but not one longer than the turns that were under way: a
+        sound record further behind shows damage again. Without our marks a record behind the fault, wherever
+        it lies, may have been acknowledged; one older than those before it is left over from an earlier life
+        of the file.
         """
         end, durable = found.end, self._checkpoint.durable
         if end < durable:
             behind = self._sound_record_behind(end, 0)
             return durable if behind is None else min(behind, durable)
         if self._checkpoint.is_ours and not self._was_unclean:
+            return None
+        if self._checkpoint.is_ours and not self._config.sync_flush:
             return None
         reach = TURNS_UNDER_WAY_MAX * self._config.turn_bytes_max if self._checkpoint.is_ours else 0
         newest = 0 if self._checkpoint.is_ours else found.last_timestamp
