@@ -74,6 +74,12 @@ class BrokerConfig:
     mapped_file_size_consume_queue: int = setting(
         6_000_000, "Size of a queue file.", unit="bytes", low=20, aliases=("mapedFileSizeConsumeQueue",)
     )
+    enable_consume_queue_ext: bool = setting(
+        False, "Queue entries point to files with the tags, the store time and room for filters."
+    )
+    mapped_file_size_consume_queue_ext: int = setting(
+        48 << 20, "Size of such a file.", unit="bytes", low=64 << 10, high=1 << 30
+    )
     message_index_enable: bool = setting(True, "Index messages by their keys.")
     max_hash_slot_num: int = setting(5_000_000, "Hash slots of an index file.", low=1, high=1 << 30)
     max_index_num: int = setting(20_000_000, "Entries of an index file.", low=2, high=1 << 30)
@@ -111,6 +117,8 @@ class BrokerConfig:
         return StoreConfig(
             segment_bytes=self.mapped_file_size_commit_log,
             queue_file_bytes=self.mapped_file_size_consume_queue // 20 * 20,
+            queue_ext=self.enable_consume_queue_ext,
+            queue_ext_file_bytes=self.mapped_file_size_consume_queue_ext,
             sync_flush=self.flush_disk_type is FlushDiskType.SYNC_FLUSH,
             append_crc=self.enabled_append_prop_crc,
             index_enable=self.message_index_enable,

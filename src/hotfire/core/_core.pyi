@@ -11,6 +11,8 @@ class Queue:
     max: int
     min: int
     watched: int
+    extended: int
+    extend: Callable[[int, int], int] | None
     @property
     def key(self) -> Any: ...
     def __init__(self, key: Hashable, grow: Callable[[int], None] | None = None) -> None: ...

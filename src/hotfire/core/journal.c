@@ -148,10 +148,10 @@ int hf_journal_derive_room(hf_journal *j) {
     return 1;
 }
 
-void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags) {
+void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags, int64_t timestamp) {
     Py_INCREF(q);
     j->derivations[(j->derivations_head + j->derivations_count++) & (j->derivations_room - 1)] =
-        (hf_derivation){q, physical, index, tags, size};
+        (hf_derivation){q, physical, index, tags, timestamp, size};
 }
 
 int hf_journal_index_room(hf_journal *j, size_t keys) {
@@ -330,7 +330,7 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
     else if (!hf_journal_derive_room(j) || !hf_journal_index_room(j, (size_t)keys) || !(at = hf_journal_space(j, (size_t)record.len))) PyErr_NoMemory();
     else {
         memcpy(at, record.buf, (size_t)record.len);
-        if (queue != Py_None) hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags);
+        if (queue != Py_None) hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags, timestamp);
         for (Py_ssize_t i = 0; i < keys; i++)
             hf_journal_index_later(j, physical, timestamp, (uint32_t)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(hashes, i)));
         if (!PyErr_Occurred()) result = PyLong_FromLongLong(j->end);
@@ -384,6 +384,17 @@ static PyObject *journal_complete(hf_journal *j, PyObject *ignored) {
     return PyLong_FromLongLong(j->written);
 }
 
+/* What the entry is to hold in place of its tags; 0 with an exception when that could not be found out. */
+static int extend_tags(hf_queue *q, const hf_derivation *d, int64_t *tags) {
+    *tags = d->tags;
+    if (!q->extend || q->extend == Py_None) return 1;
+    PyObject *extended = PyObject_CallFunction(q->extend, "LL", (long long)d->tags, (long long)d->timestamp);
+    if (!extended) return 0;
+    *tags = PyLong_AsLongLong(extended);
+    Py_DECREF(extended);
+    return *tags != -1 || !PyErr_Occurred();
+}
+
 /* derive(limit) -> watched queues that advanced: entries of records that end at or before limit become visible */
 static PyObject *journal_derive(hf_journal *j, PyObject *arg) {
     long long limit = PyLong_AsLongLong(arg);
@@ -402,7 +413,9 @@ static PyObject *journal_derive(hf_journal *j, PyObject *arg) {
             if (!entry) { PyErr_Format(PyExc_RuntimeError, "queue %R did not grow to entry %lld", q->key, (long long)d->index); goto failed; }
             d = &j->derivations[j->derivations_head];
         }
-        put64(put32(put64(entry, (uint64_t)d->physical), (uint32_t)d->size), (uint64_t)d->tags);
+        int64_t tags;
+        if (!extend_tags(q, d, &tags)) goto failed;
+        put64(put32(put64(entry, (uint64_t)d->physical), (uint32_t)d->size), (uint64_t)tags);
         q->max = d->index + 1;
         if (q->watched && !q->marked) {
             if (!woken && !(woken = PyList_New(0))) goto failed;

@@ -83,8 +83,8 @@ static void release_windows(hf_queue *q) {
     q->windows_count = 0;
 }
 
-static int queue_traverse(hf_queue *q, visitproc visit, void *arg) { Py_VISIT(q->key); Py_VISIT(q->grow); return 0; }
-static int queue_clear(hf_queue *q) { release_windows(q); Py_CLEAR(q->key); Py_CLEAR(q->grow); return 0; }
+static int queue_traverse(hf_queue *q, visitproc visit, void *arg) { Py_VISIT(q->key); Py_VISIT(q->grow); Py_VISIT(q->extend); return 0; }
+static int queue_clear(hf_queue *q) { release_windows(q); Py_CLEAR(q->key); Py_CLEAR(q->grow); Py_CLEAR(q->extend); return 0; }
 static void queue_dealloc(hf_queue *q) {
     PyObject_GC_UnTrack(q);
     queue_clear(q);
@@ -199,6 +199,8 @@ static PyMemberDef queue_members[] = {
     {"max", Py_T_LONGLONG, offsetof(hf_queue, max), 0, NULL},
     {"min", Py_T_LONGLONG, offsetof(hf_queue, min), 0, NULL},
     {"watched", Py_T_INT, offsetof(hf_queue, watched), 0, NULL},
+    {"extended", Py_T_INT, offsetof(hf_queue, extended), 0, NULL},
+    {"extend", HF_T_OBJECT, offsetof(hf_queue, extend), 0, NULL},
     {"key", Py_T_OBJECT_EX, offsetof(hf_queue, key), Py_READONLY, NULL},
     {NULL}};
 PyTypeObject hf_queue_type = {

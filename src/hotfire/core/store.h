@@ -11,6 +11,11 @@
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #define Py_READONLY READONLY
 #endif
+#ifdef _Py_T_OBJECT
+#define HF_T_OBJECT _Py_T_OBJECT /* None stands for NULL */
+#else
+#define HF_T_OBJECT T_OBJECT
+#endif
 #include "header.h"
 
 #define HF_ENTRY_BYTES 20          /* consume-queue entry: physical offset 8, size 4, tags code 8 */
@@ -38,9 +43,11 @@ typedef struct {
     PyObject_HEAD
     int64_t next, max, min;        /* next to claim, next to become visible, first still there */
     int watched, marked;
+    int extended;                  /* entries may hold addresses in place of tags codes */
     int windows_count, windows_room;
     hf_window *windows;
     PyObject *grow, *key;
+    PyObject *extend;              /* extend(tags, store time) -> what the entry holds instead; NULL or None: the tags */
 } hf_queue;
 extern PyTypeObject hf_queue_type;
 
@@ -73,7 +80,7 @@ uint32_t hf_key_hash(hf_slice topic, hf_slice key);
 typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;
 typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; } hf_turn;
 typedef struct { int64_t start, size; int fd; } hf_segment;
-typedef struct { hf_queue *queue; int64_t physical, index, tags; int32_t size; } hf_derivation;
+typedef struct { hf_queue *queue; int64_t physical, index, tags, timestamp; int32_t size; } hf_derivation;
 typedef struct { int64_t physical, timestamp; uint32_t hash; } hf_keyed;
 
 typedef struct {
@@ -104,7 +111,7 @@ enum { HF_RESERVED, HF_NEED_SEGMENT, HF_TURN_FULL };
 int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset);
 uint8_t *hf_journal_space(hf_journal *j, size_t size); /* after reserve: room for the record; NULL without memory */
 int hf_journal_derive_room(hf_journal *j); /* before space is taken: a record without its entry would be lost */
-void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags);
+void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags, int64_t timestamp);
 int hf_journal_index_room(hf_journal *j, size_t keys); /* likewise */
 void hf_journal_index_later(hf_journal *j, int64_t physical, int64_t timestamp, uint32_t hash);
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, or errno */

@@ -230,7 +230,7 @@ def _derive(
     if queue is None:
         queue = queues[key] = open_queue(*key)
     if entry.queue_offset >= queue.entries.max:
-        queue.put(entry.queue_offset, entry.physical, entry.size, entry.tags)
+        queue.put(entry.queue_offset, entry.physical, entry.size, entry.tags, entry.store_timestamp)
 
 
 def _cut(disk: Disk, config: StoreConfig, commitlog: CommitLog, end: int) -> int:

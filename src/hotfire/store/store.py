@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hotfire import core
+from hotfire.core.plain import select_entries
 from hotfire.errors import StoreFull, StoreReadOnly
 from hotfire.protocol.record import (
     CRC_PROPERTY_BYTES,
@@ -40,6 +41,7 @@ from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk, SyncFailed
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.queueext import open_ext
 from hotfire.store.recovery import Recovered, recover
 from hotfire.store.scan import NEVER
 from hotfire.store.tables import Table
@@ -436,9 +438,21 @@ class Store:
             return Read(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         memory_from = self.readable_end - self._memory_window
         for _ in range(2):  # once more after the file was opened
-            pieces, following, _, missing = queue.select(
-                offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS
-            )
+            if codes is None or consume_queue.ext is None:
+                pieces, following, _, missing = queue.select(
+                    offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS
+                )
+            else:  # entries that are addresses do not tell their tags by themselves
+                pieces, following, _, missing = select_entries(
+                    queue,
+                    offset,
+                    count_max,
+                    bytes_max,
+                    memory_from,
+                    codes,
+                    PULL_LIMITS,
+                    consume_queue.ext.tags,
+                )
             if not missing or pieces or not consume_queue.show(following):
                 break
         if not pieces:
@@ -463,7 +477,12 @@ class Store:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = ConsumeQueue(
-                self._disk, topic, queue_id, self._config.queue_file_bytes
+                self._disk,
+                topic,
+                queue_id,
+                self._config.queue_file_bytes,
+                open_ext(self._disk, self._config, topic, queue_id),
+                extends=self._config.queue_ext,
             )
         return queue
 
