@@ -33,7 +33,7 @@ MAGIC = b"HOTFIRE1"
 _TIMES = struct.Struct(">qqqqq")
 _OURS = struct.Struct(">8sqqqqq")
 _CRC = struct.Struct(">I")
-_OURS_AT = 64
+MAGIC_AT = _OURS_AT = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,10 +58,10 @@ class Disk:
             _sync_directory(path.parent)
 
     def names(self, relative: str) -> list[str]:
-        """Names in a directory, sorted; none when it does not exist."""
+        """Names in a directory, sorted; none when there is no such directory."""
         try:
             return sorted(os.listdir(self.path(relative)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def sync_directory(self, relative: str) -> None:

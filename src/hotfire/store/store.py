@@ -41,6 +41,7 @@ from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk, SyncFailed
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.kinds import refuse_foreign
 from hotfire.store.queueext import open_ext
 from hotfire.store.recovery import Recovered, recover
 from hotfire.store.scan import NEVER
@@ -122,6 +123,7 @@ class Store:
     def open(self) -> None:
         """Take the directory, recover what is in it, be ready to append."""
         disk = self._disk
+        refuse_foreign(disk)
         disk.make_directory(".")
         disk.lock(LOCK_FILE)
         self.was_unclean = disk.exists(ABORT_FILE)
