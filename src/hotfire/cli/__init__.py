@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "send": ("hotfire.cli.send", "send messages to a topic"),
     "tail": ("hotfire.cli.tail", "print the messages of a topic, and those to come"),
     "topic": ("hotfire.cli.topic", "list topics, show where one is"),
+    "store": ("hotfire.cli.backup", "copy a store, make a store of a copy"),
 }
 """Each module has `configure(parser)` and `run(args) -> exit code`. It may have `take_late(args, words)`:
 argparse leaves over an optional word that comes after options, and the command may still take it."""

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -211,6 +212,36 @@ class Disk:
     def memory_bytes(self) -> int:
         """Memory of the machine, most of which is this disk's cache."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    # --- whole stores ---
+
+    def open_to_read(self, relative: str) -> int:
+        return os.open(self.path(relative), os.O_RDONLY | os.O_CLOEXEC)
+
+    def link_from(self, other: Disk, relative: str) -> bool:
+        """The other disk's file here too, under the same name, as the same bytes; False where that cannot be.
+
+        The name outlives a power cut once its directory is synced.
+        """
+        try:
+            os.link(other.path(relative), self.path(relative))
+        except OSError as error:
+            # another file system; one without links, or a file of another user's; as many as there may be
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                return False
+            raise
+        return True
+
+    def publish(self, root: Path) -> None:
+        """Give the directory its name, which nothing but an empty directory may have; on disk at return."""
+        _sync_directory(self.root)
+        os.rename(self.root, root)
+        self.root = root
+        _sync_directory(root.parent)
+
+    def discard(self) -> None:
+        """Delete the directory and everything in it."""
+        shutil.rmtree(self.root, ignore_errors=True)
 
     # --- one owner ---
 
