@@ -72,6 +72,11 @@ def recover(
     queues = _load_queues(disk, open_queue, trusted_below=NEVER if is_foreign else start)
     if is_foreign:  # closed cleanly by the reference's broker: every record has its entries
         start = max(oldest, *(queue.physical_end for queue in queues.values()), 0)
+        if start > _last_end(commitlog, config):
+            raise StoreCorrupt(
+                f"the log in {disk.path(LOG_ROOT)} ends at {_last_end(commitlog, config)}, but its queues go on "
+                f"to {start}: segments are missing or lie elsewhere (storePathCommitLog); put them back"
+            )
     entries = sum(queue.entries.max for queue in queues.values())
     if checkpoint.is_ours and start > oldest and entries != checkpoint.entries:
         log.warning("queues are made anew from the log entries=%d expected=%d", entries, checkpoint.entries)

@@ -101,6 +101,17 @@ def test_queues_without_a_log_are_refused(in_memory: Path) -> None:
     assert tree(root) == before
 
 
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_log_that_ends_before_its_queues_is_refused(in_memory: Path, missing: int) -> None:
+    """The reference's newest segments lie in another directory: its store is not begun anew before them."""
+    for path in unpack_store("store", in_memory)[-missing:]:
+        path.unlink()
+    root = in_memory / "store"
+    config = StoreConfig(segment_bytes=262144, queue_file_bytes=4000, index_slots=500, index_entries=1000)
+    with pytest.raises(StoreError, match="but its queues go on to 1411334: segments are missing"):
+        Store(Disk(root), config).open()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
