@@ -74,8 +74,8 @@ def recover(
         start = max(oldest, *(queue.physical_end for queue in queues.values()), 0)
         if start > _last_end(commitlog, config):
             raise StoreCorrupt(
-                f"the log in {disk.path(LOG_ROOT)} ends at {_last_end(commitlog, config)}, but its queues go on "
-                f"to {start}: segments are missing or lie elsewhere (storePathCommitLog); put them back"
+                f"the log in {disk.path(LOG_ROOT)} ends at {_last_end(commitlog, config)}, but its queues go "
+                f"on to {start}: segments are missing or lie elsewhere (storePathCommitLog); put them back"
             )
     entries = sum(queue.entries.max for queue in queues.values())
     if checkpoint.is_ours and start > oldest and entries != checkpoint.entries:
