@@ -112,6 +112,21 @@ def test_a_log_that_ends_before_its_queues_is_refused(in_memory: Path, missing: 
         Store(Disk(root), config).open()
 
 
+def test_the_log_may_be_a_link_to_another_directory(filled: Driven, in_memory: Path) -> None:
+    """As the error says it may: everything is found, appended to and found again."""
+    (filled.root / "commitlog").rename(in_memory / "elsewhere")
+    (filled.root / "commitlog").symlink_to(in_memory / "elsewhere")
+    again = filled.on(filled.root)
+    for _ in range(2):
+        with again:
+            for number in range(100):
+                again.send("t", 0, b"more%d" % number)
+            again.turn()
+            again.check(again.sent)
+        again = again.on(again.root)
+    assert len(list((in_memory / "elsewhere").iterdir())) > 3
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
