@@ -200,7 +200,7 @@ static PyMemberDef queue_members[] = {
     {"min", Py_T_LONGLONG, offsetof(hf_queue, min), 0, NULL},
     {"watched", Py_T_INT, offsetof(hf_queue, watched), 0, NULL},
     {"extended", Py_T_INT, offsetof(hf_queue, extended), 0, NULL},
-    {"extend", HF_T_OBJECT, offsetof(hf_queue, extend), 0, NULL},
+    {"extend", T_OBJECT, offsetof(hf_queue, extend), 0, NULL}, /* None stands for NULL */
     {"key", Py_T_OBJECT_EX, offsetof(hf_queue, key), Py_READONLY, NULL},
     {NULL}};
 PyTypeObject hf_queue_type = {

@@ -11,11 +11,6 @@
 #define Py_T_OBJECT_EX T_OBJECT_EX
 #define Py_READONLY READONLY
 #endif
-#ifdef _Py_T_OBJECT
-#define HF_T_OBJECT _Py_T_OBJECT /* None stands for NULL */
-#else
-#define HF_T_OBJECT T_OBJECT
-#endif
 #include "header.h"
 
 #define HF_ENTRY_BYTES 20          /* consume-queue entry: physical offset 8, size 4, tags code 8 */

@@ -1,7 +1,8 @@
 """A consistent copy of a store, also of one that a broker is writing to; and its drill, the restore.
 
 What a snapshot holds is the log up to one record's end, every byte of which was there at one moment, and the
-tables. Queues and index are derived and made anew when the copy is opened.
+tables. Queues and index are derived and made anew when the copy is opened; only queues of which the log holds
+no record any more bring their place along.
 
     1. Consumers' positions first, then the log: none points behind the log's end. Topics and groups once more
        after the log: every message's topic is there.
@@ -33,6 +34,7 @@ from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.disk import Disk
 from hotfire.store.kinds import refuse_foreign
 from hotfire.store.logcopy import LogCopy, Progress
+from hotfire.store.queuefloor import copy_floors
 from hotfire.store.store import Store
 from hotfire.store.tables import ROOT as TABLE_ROOT
 
@@ -178,6 +180,7 @@ def _copy_store(source: Disk, part: Disk, now_ms: int, progress: Progress) -> Sn
         _copy_table(source, part, name)
     log = LogCopy(source, part, size, checkpoint, progress)
     log.copy(starts, durable)
+    copy_floors(source, part, oldest=starts[0], end=log.end)
     for name in TABLES_LATE:
         _copy_table(source, part, name)
     part.sync_directory(LOG_ROOT)

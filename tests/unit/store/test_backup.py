@@ -172,6 +172,38 @@ def test_a_store_of_the_reference_is_copied_too(in_memory: Path) -> None:
         assert data[: taken.end - int(name[10:])] == before[name][: taken.end - int(name[10:])]
 
 
+@pytest.mark.parametrize("again_from", ["snapshot", "restored"])
+def test_queues_whose_records_are_gone_keep_their_place(in_memory: Path, again_from: str) -> None:
+    """The oldest segments were deleted: a queue with nothing left goes on at the offset it had reached."""
+    with Driven(in_memory / "store") as driven:
+        for number in range(30):
+            driven.send("early", 0, b"e%d" % number * 50)
+        for number in range(9):
+            driven.send("both", 0, b"b%d" % number * 50)
+        fill(driven, 60)
+        driven.turn()
+    gone = sum(sent.topic == "early" for sent in driven.sent)
+    last = max(sent.end for sent in driven.sent if sent.topic == "early")
+    oldest = last - last % SEGMENT + SEGMENT
+    for start in range(0, oldest, SEGMENT):
+        (driven.root / "commitlog" / f"{start:020d}").unlink()
+    taken = take(driven, in_memory / "taken")
+    assert taken.oldest == oldest
+    found = put_back(driven, in_memory / "taken", in_memory / "again")
+    assert found.topics["early"] == (1, 0)
+    if again_from == "restored":  # a copy of the copy
+        snapshot(Disk(in_memory / "again"), in_memory / "taken2", now_ms=NOW_MS)
+        put_back(driven, in_memory / "taken2", in_memory / "again2")
+    with driven.on(in_memory / ("again" if again_from == "snapshot" else "again2")) as again:
+        queue = again.store.find_queue("early", 0)
+        assert queue is not None
+        assert (queue.min, queue.max) == (gone, gone)
+        assert again.send("early", 0, b"new").queue_offset == gone
+        again.turn()
+        records, following = again.pull("early", 0, gone)
+        assert ([record.body for record in records], following) == ([b"new"], gone + 1)
+
+
 # --- whole or not at all ---
 
 
