@@ -77,7 +77,13 @@ class Bench:
             store_path_root_dir=str(root),
             broker_name="broker",
             default_topic_queue_nums=4,
-            **{"mapped_file_size_commit_log": 1 << 18, "mapped_file_size_consume_queue": 4000, **settings},
+            **{
+                "mapped_file_size_commit_log": 1 << 18,
+                "mapped_file_size_consume_queue": 4000,
+                "max_hash_slot_num": 500,
+                "max_index_num": 1000,
+                **settings,
+            },
         )
         self.root = root
         store_config = self.config.store()
@@ -147,7 +153,7 @@ class Bench:
                     peer.held = False
                     if not peer.closed:
                         self._serve(peer)
-            elif self.store._reader.queued:
+            elif self.store._reading._reader.queued:
                 self._wait(self.store.reader_fileno())
                 reads_done(self.now_ms)
             elif not (self.broker.wants_turn and self.store.fault is None):

@@ -66,10 +66,15 @@ def _restore(args: argparse.Namespace) -> int:
     source, to = _absolute(args.snapshot), _absolute(args.directory)
     with _Meter() as meter:
         found = restore(Disk(source), to, config.store(), progress=meter.show)
-    print(f"restored {to}: log {found.oldest} to {found.end}, {found.records} records, all sound")
+    print(
+        f"restored {to}: log {found.oldest} to {found.end}, {found.records} records"
+        f"{'' if found.damage else ', all sound'}"
+    )
     for topic, (queues, messages) in sorted(found.topics.items()):
         print(f"{topic}  queues {queues}  messages {messages}")
-    return 0
+    for low, high in found.damage:
+        print(f"hotfire store: log is damaged from {low} to {high}: its messages are lost", file=sys.stderr)
+    return 1 if found.damage else 0
 
 
 def _absolute(name: str) -> Path:

@@ -9,6 +9,7 @@
 
 #define HEADER_BYTES 40
 #define SLOT_BYTES 4
+#define QUERY_MAX 100000
 
 static int64_t header64(hf_index *x, int at) { return (int64_t)get64((uint8_t *)x->view.buf + at); }
 static void set_header64(hf_index *x, int at, int64_t v) { put64((uint8_t *)x->view.buf + at, (uint64_t)v); }
@@ -40,12 +41,14 @@ void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestam
     set_header64(x, END_OFFSET, physical);
     set_header64(x, END_TIME, timestamp);
     x->end_offset = physical;
+    x->end_timestamp = timestamp;
 }
 
-uint32_t hf_key_hash(hf_slice topic, hf_slice key) {
-    /* Java's hash of "topic#key", made absolute; the one hash without an absolute value counts as 0 */
+uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key) {
+    /* Java's hash of "topic#key", or of "topic#T#tag", made absolute; the one hash without an absolute value counts as 0 */
     uint32_t power = 1, h = (uint32_t)hf_java_hash(topic.p, topic.size);
     h = 31 * h + '#';
+    for (; *kind; kind++) h = 31 * h + (uint8_t)*kind;
     uint32_t k = (uint32_t)hf_java_hash(key.p, key.size);
     size_t units = 0;
     for (size_t i = 0; i < key.size; i++) units += (key.p[i] & 0xc0) != 0x80 ? 1u + (key.p[i] >= 0xf0) : 0u;
@@ -53,6 +56,14 @@ uint32_t hf_key_hash(hf_slice topic, hf_slice key) {
     int32_t hash = (int32_t)(h * power + k);
     if (hash == INT32_MIN) return 0;
     return (uint32_t)(hash < 0 ? -hash : hash);
+}
+
+int hf_blank(hf_slice text) {
+    for (uint32_t i = 0; i < text.size; i++) {
+        uint8_t c = text.p[i];
+        if (!(c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31))) return 0;
+    }
+    return 1;
 }
 
 /* ---- Python face ---- */
@@ -75,6 +86,7 @@ static int index_init(hf_index *x, PyObject *args, PyObject *kwargs) {
     x->next = header32(x, NEXT_ENTRY);
     if (x->next < 1 || x->next > entries) x->next = 1;
     x->end_offset = header64(x, END_OFFSET);
+    x->end_timestamp = header64(x, END_TIME);
     return 0;
 }
 
@@ -104,6 +116,7 @@ static PyObject *index_begin(hf_index *x, PyObject *args) {
     set_header32(x, NEXT_ENTRY, 1);
     x->next = 1;
     x->end_offset = offset;
+    x->end_timestamp = timestamp;
     Py_RETURN_NONE;
 }
 
@@ -122,22 +135,35 @@ static PyObject *index_query(hf_index *x, PyObject *args) {
     int count_max;
     long long begin, end;
     if (!PyArg_ParseTuple(args, "IiLL", &hash, &count_max, &begin, &end) || !index_open(x)) return NULL;
-    PyObject *found = PyList_New(0);
+    if (count_max < 0) count_max = 0;
+    if (count_max > QUERY_MAX) count_max = QUERY_MAX;
+    int64_t *offsets = PyMem_RawMalloc((size_t)(count_max + 1) * sizeof *offsets);
+    if (!offsets) return PyErr_NoMemory();
+    int32_t next = x->next;
+    int count = 0;
+    Py_buffer view;
+    if (PyObject_GetBuffer(x->view.obj, &view, PyBUF_SIMPLE)) { PyMem_RawFree(offsets); return NULL; } /* it stays while we look */
+    Py_BEGIN_ALLOW_THREADS /* the chain of a key goes all over a file that need not be in memory */
     int64_t base = header64(x, BEGIN_TIME);
-    int32_t i = (int32_t)get32(slot_at(x, hash % x->slots)), steps = x->next;
-    while (found && i > 0 && i < x->next && steps-- > 0 && PyList_GET_SIZE(found) < count_max) {
+    int32_t i = (int32_t)get32(slot_at(x, hash % x->slots));
+    while (i > 0 && i < next && count < count_max) {
         const uint8_t *e = entry_at(x, i);
         int32_t seconds = (int32_t)get32(e + 12), before = (int32_t)get32(e + 16);
         if (seconds < 0) break;
         int64_t at = base + (int64_t)seconds * 1000;
-        if (get32(e) == hash && at >= begin && at <= end) {
-            PyObject *offset = PyLong_FromLongLong((long long)get64(e + 4));
-            if (!offset || PyList_Append(found, offset)) Py_CLEAR(found);
-            Py_XDECREF(offset);
-        }
+        if (get32(e) == hash && at >= begin && at <= end) offsets[count++] = (int64_t)get64(e + 4);
         if (before <= 0 || before >= i || at < begin) break; /* chains only lead back: no loop, whatever the bytes */
         i = before;
     }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    PyObject *found = PyList_New(count);
+    for (int n = 0; found && n < count; n++) {
+        PyObject *offset = PyLong_FromLongLong((long long)offsets[n]);
+        if (!offset) { Py_CLEAR(found); break; }
+        PyList_SET_ITEM(found, n, offset);
+    }
+    PyMem_RawFree(offsets);
     return found;
 }
 
@@ -169,7 +195,8 @@ static PyObject *index_repair(hf_index *x, PyObject *arg) {
     set_header32(x, USED_SLOTS, used);
     set_header32(x, NEXT_ENTRY, low);
     x->next = low;
-    if (low > 1) { set_header64(x, END_OFFSET, last_offset); set_header64(x, END_TIME, last_time); x->end_offset = last_offset; }
+    if (low > 1 && header64(x, END_OFFSET) == last_offset && header64(x, END_TIME) / 1000 >= last_time / 1000) last_time = header64(x, END_TIME); /* to the millisecond */
+    if (low > 1) { set_header64(x, END_OFFSET, last_offset); set_header64(x, END_TIME, last_time); x->end_offset = last_offset; x->end_timestamp = last_time; }
     return PyLong_FromLong(low - 1);
 }
 
@@ -182,6 +209,7 @@ static PyMethodDef index_methods[] = {
     {NULL}};
 static PyMemberDef index_members[] = {
     {"next", Py_T_INT, offsetof(hf_index, next), Py_READONLY, "Number of the next entry."},
+    {"end_timestamp", Py_T_LONGLONG, offsetof(hf_index, end_timestamp), Py_READONLY, "Store time of the newest record indexed."},
     {"reserved", Py_T_INT, offsetof(hf_index, reserved), 0, "Entries whose blocks are surely there."},
     {"end_offset", Py_T_LONGLONG, offsetof(hf_index, end_offset), Py_READONLY, "Offset of the newest record indexed."},
     {NULL}};

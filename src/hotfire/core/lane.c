@@ -15,6 +15,7 @@
 #define PULL_SUBSCRIPTION 4
 #define SYS_FLAG_PLAIN 0x703    /* compression and multi-tag bits; anything else is not ordinary */
 #define CODES_MAX 64
+#define REPLY_BYTES_MAX (64 << 20) /* more than any pull may have; an entry that says so is harmed */
 #define READY_MUCH (2u << 20)   /* replies to pulls made in one call, beyond which the peer must read some */
 
 typedef struct {
@@ -145,18 +146,19 @@ static void reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t 
     l->waiting_size = (size_t)(p - l->waiting);
 }
 
-/* The unique key and every word of the keys, by their hashes. Needs room for 2 + keys.size / 2 of them. */
+/* The unique key and every word of the keys, by their hashes. and the tag. Needs room for 3 + keys.size / 2 of them. */
 static void index_keys(hf_lane *l, hf_slice topic, const known_properties *known, int64_t physical, int64_t timestamp) {
     if (!l->journal->grow_index) return;
-    hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, known->unique));
+    hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_KEY, known->unique));
     const uint8_t *p = known->keys.p, *end = p + known->keys.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
         if (!stop) stop = end;
         hf_slice key = {p, (uint32_t)(stop - p)};
-        if (key.size) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, key));
+        if (key.size) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_KEY, key));
         p = stop + 1;
     }
+    if (!hf_blank(known->tags)) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_TAG, known->tags));
 }
 
 static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) {
@@ -220,7 +222,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
     /* everything that may fail comes before the space is taken: bytes taken and not written would end the log */
     if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return NEXT_ERROR;
-    int has_room = hf_journal_derive_room(l->journal) && hf_journal_index_room(l->journal, 2 + known.keys.size / 2);
+    int has_room = hf_journal_derive_room(l->journal) && hf_journal_index_room(l->journal, 3 + known.keys.size / 2);
     uint8_t *space = has_room ? hf_journal_space(l->journal, size) : NULL;
     if (!space) {
         PyErr_NoMemory();
@@ -327,7 +329,7 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     if (limits.count_max > 64) return NEXT_HANDLER; /* bulk pulls are the handler's */
     hf_selection chosen;
     hf_queue_select(queue, q.offset, &limits, codes, codes_count, pieces, &chosen);
-    if (chosen.missing || !chosen.count) return NEXT_HANDLER;
+    if (chosen.missing || !chosen.count || chosen.bytes > REPLY_BYTES_MAX) return NEXT_HANDLER;
 
     if (!room_for(&l->ready, &l->ready_room, l->ready_size + REPLY_ROOM + (size_t)chosen.bytes)) return NEXT_ERROR;
     uint8_t *at = l->ready + l->ready_size;
@@ -344,7 +346,9 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     p = end_reply(l, at, p, f->opaque, ",\"remark\":\"FOUND\"", (size_t)chosen.bytes);
     if (PyErr_Occurred()) return NEXT_ERROR;
     if (hf_journal_fetch(l->journal, pieces, chosen.count, p)) return NEXT_HANDLER; /* cold or gone: not our case */
-    l->ready_size = (size_t)(p - l->ready) + (size_t)chosen.bytes;
+    for (int i = 0; i < chosen.count; p += pieces[i++].size)
+        if (!hf_record_sound(p, &pieces[i], l->journal->summed_from)) return NEXT_HANDLER; /* which tells the harmed from the rest */
+    l->ready_size = (size_t)(p - l->ready);
     l->pulls++;
     if (q.sys_flag & PULL_COMMIT) {
         PyObject *commit = Py_BuildValue("(OLL)", PyTuple_GET_ITEM(grant, 3), (long long)q.queue_id, (long long)q.commit);

@@ -57,7 +57,7 @@ void hf_record_write(const hf_record *r, size_t size, uint8_t *out) {
 
 /* ---- scan ---- */
 typedef struct {
-    int64_t physical, queue_offset, store_timestamp, tags;
+    int64_t physical, queue_offset, store_timestamp;
     uint32_t size;
     int32_t queue_id, sys_flag;
     hf_slice topic, properties;
@@ -122,12 +122,17 @@ static const char *scan_one(const uint8_t *p, size_t available, int verify, int6
     if (properties != size - at || properties > PROPERTIES_MAX) return "properties length";
     out->properties = (hf_slice){p + at, properties};
     if (verify) {
-        if ((hf_crc32(0, body_at, body) & 0x7fffffff) != get32(p + 8)) return "body checksum";
         int sum = appended_crc_ok(p, size, out->properties); /* a tear that wiped it leaves a record that seems never to have had one */
         if (sum == 0 || (sum < 0 && out->physical >= summed_from)) return "record checksum";
+        if (sum < 0 && (hf_crc32(0, body_at, body) & 0x7fffffff) != get32(p + 8)) return "body checksum";
     }
-    out->tags = tags_code(out->properties);
     return NULL;
+}
+
+int hf_record_sound(const uint8_t *p, const hf_piece *piece, int64_t summed_from) {
+    scanned s;
+    if (scan_one(p, (size_t)piece->size, 1, summed_from, &s)) return 0;
+    return s.size == (uint32_t)piece->size && s.physical == piece->physical && s.queue_offset == piece->index;
 }
 
 static int add_hash(PyObject *list, uint32_t value) {
@@ -137,25 +142,27 @@ static int add_hash(PyObject *list, uint32_t value) {
     return ok;
 }
 
-/* Hashes of the unique key and of every word of the keys, as the index files them. */
+/* Hashes of the unique key, of every word of the keys and of the tag, as the index files them. */
 static PyObject *key_hashes(hf_slice topic, hf_slice properties) {
-    hf_slice unique = {NULL, 0}, keys = {NULL, 0};
+    hf_slice unique = {NULL, 0}, keys = {NULL, 0}, tags = {NULL, 0};
     const uint8_t *p = properties.p, *end = p + properties.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
         if (!stop) stop = end;
         if (stop - p > 9 && !memcmp(p, "UNIQ_KEY\x01", 9)) unique = (hf_slice){p + 9, (uint32_t)(stop - p - 9)};
         else if (stop - p > 5 && !memcmp(p, "KEYS\x01", 5)) keys = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
+        else if (stop - p > 5 && !memcmp(p, "TAGS\x01", 5)) tags = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
         p = stop + 1;
     }
     PyObject *list = PyList_New(0);
-    if (list && unique.size && !add_hash(list, hf_key_hash(topic, unique))) Py_CLEAR(list);
+    if (list && unique.size && !add_hash(list, hf_key_hash(topic, HF_KEY, unique))) Py_CLEAR(list);
     for (p = keys.p, end = p + keys.size; list && p < end;) {
         const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
         if (!stop) stop = end;
-        if (stop > p && !add_hash(list, hf_key_hash(topic, (hf_slice){p, (uint32_t)(stop - p)}))) Py_CLEAR(list);
+        if (stop > p && !add_hash(list, hf_key_hash(topic, HF_KEY, (hf_slice){p, (uint32_t)(stop - p)}))) Py_CLEAR(list);
         p = stop + 1;
     }
+    if (list && !hf_blank(tags) && !add_hash(list, hf_key_hash(topic, HF_TAG, tags))) Py_CLEAR(list);
     PyObject *hashes = list ? PyList_AsTuple(list) : NULL;
     Py_XDECREF(list);
     return hashes;
@@ -183,7 +190,7 @@ PyObject *hf_scan_records(PyObject *module, PyObject *args) {
         if (s.physical != base + (int64_t)at) { reason = "physical offset"; break; }
         PyObject *entry = Py_BuildValue("(LIy#iLLLiN)", (long long)s.physical, s.size, (const char *)s.topic.p,
                                         (Py_ssize_t)s.topic.size, s.queue_id, (long long)s.queue_offset,
-                                        (long long)s.tags, (long long)s.store_timestamp, s.sys_flag, key_hashes(s.topic, s.properties));
+                                        (long long)tags_code(s.properties), (long long)s.store_timestamp, s.sys_flag, key_hashes(s.topic, s.properties));
         if (!entry || PyList_Append(entries, entry)) { Py_XDECREF(entry); Py_CLEAR(entries); break; }
         Py_DECREF(entry);
         at += s.size;

@@ -99,6 +99,8 @@ class Restored:
     records: int
     topics: dict[str, tuple[int, int]]
     """Topic -> queues, messages."""
+    damage: tuple[tuple[int, int], ...] = ()
+    """Stretches of the log, from and to, without a sound record: the store is what is left."""
 
 
 def durable_end(disk: Disk) -> int:
@@ -233,7 +235,7 @@ def _drill(part: Disk, config: StoreConfig, expected: Snapshot) -> Restored:
             f"restored log ends at {found.end}, in the snapshot it ended at {expected.end}: the snapshot is "
             "damaged; use another"
         )
-    return Restored(expected.oldest, found.end, found.records, topics)
+    return Restored(expected.oldest, found.end, found.records, topics, tuple(found.damage))
 
 
 def _held(part: Disk, store: Store, topic: str) -> tuple[int, int]:

@@ -39,6 +39,7 @@ class Disk:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self._worker: ThreadPoolExecutor | None = None
+        self._asker: ThreadPoolExecutor | None = None
         self._lock_fd = -1
 
     def path(self, relative: str) -> str:
@@ -172,6 +173,13 @@ class Disk:
         finally:
             os.close(fd)
 
+    def sync_map(self, mapped: Mapped, start: int, size: int) -> None:
+        """These bytes of a map are on disk when this returns. Takes no lock of the interpreter meanwhile."""
+        try:
+            core.sync_map(mapped, start, size)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from None
+
     # --- small files ---
 
     def read_whole(self, relative: str) -> bytes | None:
@@ -203,6 +211,14 @@ class Disk:
 
     def exists(self, relative: str) -> bool:
         return os.path.exists(self.path(relative))
+
+    def modified_ms(self, relative: str) -> int:
+        """When the file was last written to."""
+        return os.stat(self.path(relative)).st_mtime_ns // 1_000_000
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
 
     def used_ratio(self) -> float:
         """Share of the file system that is taken."""
@@ -281,11 +297,18 @@ class Disk:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-disk")
         return self._worker.submit(work)
 
+    def aside(self, work: Callable[[], T]) -> Future[T]:
+        """Run a query on a thread of its own: it may take long, and what is beside the loop may not wait."""
+        if self._asker is None:
+            self._asker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-query")
+        return self._asker.submit(work)
+
     def finish(self) -> None:
-        """Wait for the work beside the loop and end its thread."""
-        if self._worker is not None:
-            self._worker.shutdown(wait=True)
-            self._worker = None
+        """Wait for the work beside the loop and end its threads."""
+        for threads in (self._worker, self._asker):
+            if threads is not None:
+                threads.shutdown(wait=True)
+        self._worker = self._asker = None
 
 
 def _sync(fd: int) -> None:

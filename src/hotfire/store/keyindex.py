@@ -8,11 +8,10 @@ a crash left of the rest is not believed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 
 from hotfire import core
-from hotfire.protocol.record import key_hash
+from hotfire.errors import StoreCorrupt
 from hotfire.store.config import StoreConfig
 from hotfire.store.disk import Disk, Mapped
 
@@ -31,15 +30,18 @@ class KeyIndexes:
         self._files: dict[str, tuple[Mapped, core.KeyIndex]] = {}
         self._journal: core.Journal | None = None
         self._dirty: set[str] = set()
+        """Files to be synced as a whole, slots and all."""
+        self._synced = 0
+        """Entries of the newest file that were taken for a sync."""
 
     @property
     def file_bytes(self) -> int:
         return self._entries_at + self._entries * ENTRY_BYTES
 
     @property
-    def end_offset(self) -> int:
-        """Offset of the newest record indexed, 0 when there is none."""
-        return self._last.end_offset if self._files else 0
+    def end(self) -> tuple[int, int]:
+        """Store time and offset of the newest record indexed."""
+        return (self._last.end_timestamp, self._last.end_offset) if self._files else (0, 0)
 
     @property
     def _last(self) -> core.KeyIndex:
@@ -50,13 +52,27 @@ class KeyIndexes:
     def load(self, trusted_below: int, *, was_unclean: bool) -> None:
         """Open the files; after an unclean end keep only the entries of records before `trusted_below`."""
         for name in self._disk.names(ROOT):
-            if not name.isdecimal():
+            if not name.isdecimal() or not self._has_its_size(name):
                 continue
             index = self._open(name)
             if (was_unclean or index.end_offset >= trusted_below) and not self._keep(
                 name, index, trusted_below
             ):
                 self._remove(name)
+
+    def _has_its_size(self, name: str) -> bool:
+        """A file of another size is refused: its slots would be misplaced. One without any is removed."""
+        size = self._disk.size(f"{ROOT}/{name}")
+        if size == 0:  # made, and not yet given its size
+            self._disk.remove(f"{ROOT}/{name}")
+            return False
+        if size != self.file_bytes:
+            raise StoreCorrupt(
+                f"index file {self._disk.path(ROOT)}/{name} has {size} bytes, configured are "
+                f"{self.file_bytes}: set maxHashSlotNum and maxIndexNum to what this store was made "
+                "with, or move its index directory away to have it made anew from the log"
+            )
+        return True
 
     def _keep(self, name: str, index: core.KeyIndex, trusted_below: int) -> bool:
         if index.end_offset < trusted_below and index.next >= self._entries:
@@ -99,17 +115,19 @@ class KeyIndexes:
         self._disk.make_directory(ROOT)
         while self._disk.exists(f"{ROOT}/{file_name(timestamp)}"):
             timestamp += 1
-        before = self._last if self._files else None
+        before = next(reversed(self._files.items()), None)
         self._open(file_name(timestamp))
+        self._synced = 0
         if before is not None:
-            self._last.begin(timestamp, before.end_offset)
+            name, (_, index) = before
+            self._dirty.add(name)
+            self._last.begin(index.end_timestamp, index.end_offset)
 
     def _reserve(self) -> None:
         name, last = next(reversed(self._files)), self._last
         count = min(self._entries, last.next + RESERVE_STEP_ENTRIES)
         self._disk.reserve(f"{ROOT}/{name}", self._entries_at + count * ENTRY_BYTES)
         last.reserved = count
-        self._dirty.add(name)
 
     def _open(self, name: str) -> core.KeyIndex:
         mapped = self._disk.map(f"{ROOT}/{name}", self.file_bytes)
@@ -122,26 +140,48 @@ class KeyIndexes:
         index.close()
         mapped.close()
         self._dirty.discard(name)
+        self._synced = 0
         self._disk.remove(f"{ROOT}/{name}")
+
+    def follow(self, log_min: int) -> None:
+        """Remove files, but the newest, that speak only of records before `log_min`."""
+        for name in list(self._files)[:-1]:
+            if self._files[name][1].end_offset >= log_min:
+                break
+            self._remove(name)
 
     # --- asking ---
 
-    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Offsets of records that may hold the key, newest first; the hash is not the key."""
-        wanted = key_hash(topic, key)
-        for _, index in reversed(self._files.values()):
-            if count_max <= 0:
-                return
-            found = index.query(wanted, count_max, begin_ms, end_ms)
-            count_max -= len(found)
-            yield from found
+    def newest_first(self) -> list[core.KeyIndex]:
+        """The files as they are now; each may be asked from another thread."""
+        return [index for _, index in reversed(self._files.values())]
 
     # --- keeping ---
 
+    def take_ranges(self) -> list[tuple[Mapped, int, int]]:
+        """Header and new entries of the newest file. Slots lie all over it and are made of these."""
+        if not self._files:
+            return []
+        mapped, last = next(reversed(self._files.values()))
+        since, self._synced = self._synced, last.next
+        if since == last.next:
+            return []
+        return [
+            (mapped, 0, HEADER_BYTES),
+            (mapped, self._entries_at + since * ENTRY_BYTES, (last.next - since) * ENTRY_BYTES),
+        ]
+
     def take_dirty(self) -> set[str]:
+        """Files that are full since, and those mended: to be synced slots and all."""
         dirty = {f"{ROOT}/{name}" for name in self._dirty}
-        self._dirty = {next(reversed(self._files))} if self._files else set()
+        self._dirty.clear()
         return dirty
+
+    def take_files(self) -> set[str]:
+        """Every file that has anything unsynced."""
+        files = self.take_dirty() | {f"{ROOT}/{name}" for name in list(self._files)[-1:]}
+        self._synced = self._last.next if self._files else 0
+        return files
 
     def close(self) -> None:
         for mapped, index in self._files.values():

@@ -29,15 +29,15 @@ def copy_floors(source: Disk, part: Disk, *, oldest: int, end: int) -> None:
         for queue in source.names(f"{QUEUE_ROOT}/{topic}"):
             directory = f"{QUEUE_ROOT}/{topic}/{queue}"
             for name in sorted(filter(str.isdecimal, source.names(directory)), reverse=True):
-                count, last_physical = _last_below(source, f"{directory}/{name}", end)
+                count, last_physical = last_below(source, f"{directory}/{name}", end)
                 if count:
                     if last_physical < oldest:
                         _keep_place(part, directory, name, count, source.size(f"{directory}/{name}"))
                     break
 
 
-def _last_below(source: Disk, file: str, end: int) -> tuple[int, int]:
-    """How many entries of the file point below `end`, and where the last of them points."""
+def last_below(source: Disk, file: str, end: int) -> tuple[int, int]:
+    """How many entries of the queue file point below `end`, and where the last of them points."""
     fd = source.open_to_read(file)
     try:
         low, high, physical = 0, source.size(file) // ENTRY_BYTES, -1
