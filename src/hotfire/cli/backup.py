@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 MIB = 1 << 20
+DAMAGE_SHOWN_MAX = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +73,7 @@ def _restore(args: argparse.Namespace) -> int:
     )
     for topic, (queues, messages) in sorted(found.topics.items()):
         print(f"{topic}  queues {queues}  messages {messages}")
-    for low, high in found.damage:
+    for low, high in found.damage[:DAMAGE_SHOWN_MAX]:
         print(f"hotfire store: log is damaged from {low} to {high}: its messages are lost", file=sys.stderr)
     return 1 if found.damage else 0
 

@@ -186,12 +186,8 @@ def _copy_store(source: Disk, part: Disk, now_ms: int, progress: Progress) -> Sn
     for name in TABLES_LATE:
         _copy_table(source, part, name)
     part.sync_directory(LOG_ROOT)
-    claim = Checkpoint(
-        max(checkpoint.log_timestamp, log.last_timestamp),
-        derived=starts[0],
-        durable=log.end,
-        summed_from=checkpoint.summed_from,
-    )
+    # times are those of the newest record derived, and none is
+    claim = Checkpoint(derived=starts[0], durable=log.end, summed_from=checkpoint.summed_from)
     part.write_whole(CHECKPOINT_FILE, claim.encode())
     return Snapshot(size, starts[0], log.end, now_ms, log.linked, log.copied)
 

@@ -33,7 +33,6 @@ class LogCopy:
         self._progress = progress
         self._done = self._total = 0
         self.end = 0
-        self.last_timestamp = 0
         self.linked = self.copied = 0
 
     def copy(self, starts: list[int], durable: int) -> None:
@@ -93,9 +92,7 @@ class LogCopy:
         window_bytes = WINDOW_BYTES
         while at < self._size:
             data = self._source.read(fd, min(window_bytes, self._size - at), at)
-            records, consumed, reason = scan_records(data, start + at, True, self._summed_from)
-            if records:
-                self.last_timestamp = records[-1].store_timestamp
+            _, consumed, reason = scan_records(data, start + at, True, self._summed_from)
             if reason == "blank":
                 self._write(out, data[: consumed + BLANK_BYTES], at)
                 return self._size
