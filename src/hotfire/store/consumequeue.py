@@ -198,6 +198,7 @@ class ConsumeQueue:
                 break
             self._shut(base)
             self._disk.remove(self._file(base))
+            self._dirty.discard(self._file(base))
             bases = bases[1:]
         if not bases or not self.show(bases[0]):
             return

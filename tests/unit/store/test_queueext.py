@@ -313,6 +313,24 @@ def test_the_setting_may_come_and_go(in_memory: Path) -> None:
         check_tags(image)
 
 
+def test_extensions_go_with_the_entries_that_point_at_them(in_memory: Path) -> None:
+    """The log begins later: files of units that no entry points at any more are removed, no others."""
+    with Driven(in_memory / "store", **EXT) as driven:
+        fill(driven)
+        directory = driven.root / "consumequeue_ext/t/0"
+        before = sorted(directory.iterdir())
+        middle = next(sent for sent in driven.sent if sent.queue_id == 0 and sent.queue_offset == 17)
+        driven.store._queues["t", 0].follow(middle.physical)
+        assert sorted(directory.iterdir()) == before[17 // 6 :]  # six units a file
+        offset, found = 17, []
+        while (pulled := driven.pull("t", 0, offset, codes=(java_hash("tag1"),)))[1] > offset:
+            found += [record.body for record in pulled[0]]
+            offset = pulled[1]
+        kept = [sent for sent in driven.sent if sent.queue_id == 0 and sent.queue_offset >= 17]
+        assert found == [sent.body for sent in kept if b"tag1" in sent.properties]
+    assert not (driven.root / "abort").exists()
+
+
 def test_files_of_another_size_are_refused(in_memory: Path) -> None:
     """A store whose extension files have another size than configured does not open, and says why."""
     with Driven(in_memory / "store", **EXT) as driven:
