@@ -10,6 +10,7 @@ from pathlib import Path
 from hotfire.errors import ConfigError
 from hotfire.model import Perm
 from hotfire.settings import Form, setting
+from hotfire.store.commitlog import ROOT as LOG_DIRECTORY
 from hotfire.store.config import RetentionConfig, StoreConfig
 
 # Both become properties of every message, which control characters separate; replies of sends spell the
@@ -51,6 +52,17 @@ class BrokerConfig:
     )
     namesrv_addr: str = setting("", "Name servers, host:port separated by ';'.")
     store_path_root_dir: str = setting("~/store", "Directory of the log, the queues and the tables.")
+    store_type: str = setting("default", "Queues in files, `default`; others are refused.")
+    enable_d_leger_commit_log: bool = setting(
+        False, "A log kept by DLedger is refused.", name="enableDLegerCommitLog"
+    )
+    store_path_commit_log: str | None = setting(
+        None, "Directory of the log: `commitlog` below storePathRootDir; others are refused."
+    )
+    store_path_d_ledger_commit_log: str | None = setting(
+        None, "Directories of DLedger's log; refused.", name="storePathDLedgerCommitLog"
+    )
+    read_only_commit_log_store_paths: str | None = setting(None, "More directories of the log; refused.")
     broker_permission: int = setting(Perm.READ_WRITE, "4 read, 2 write.", low=0, high=6, reload=True)
     default_topic_queue_nums: int = setting(8, "Queues of the template topic TBW102.", low=1, reload=True)
     auto_create_topic_enable: bool = setting(True, "A first message creates its topic.", reload=True)
@@ -116,6 +128,12 @@ class BrokerConfig:
     mapped_file_size_consume_queue: int = setting(
         6_000_000, "Size of a queue file.", unit="bytes", low=20, aliases=("mapedFileSizeConsumeQueue",)
     )
+    enable_consume_queue_ext: bool = setting(
+        False, "Queue entries point to files with the tags, the store time and room for filters."
+    )
+    mapped_file_size_consume_queue_ext: int = setting(
+        48 << 20, "Size of such a file.", unit="bytes", low=64 << 10, high=1 << 30
+    )
     message_index_enable: bool = setting(True, "Index messages by their keys.")
     max_hash_slot_num: int = setting(5_000_000, "Hash slots of an index file.", low=1, high=1 << 30)
     max_index_num: int = setting(20_000_000, "Entries of an index file.", low=2, high=1 << 30)
@@ -149,10 +167,39 @@ class BrokerConfig:
                 "so this broker would hold no copy of anything; start a master, with brokerId=0"
             )
 
+        self._refuse_foreign_store()
+
+    def _refuse_foreign_store(self) -> None:
+        """A log or queues kept where we do not look would be passed over, and a store begun beside them."""
+        if self.store_type.lower() != "default":
+            raise ConfigError(
+                f"storeType={self.store_type}: queues are kept in files only; set storeType=default, "
+                "and begin with a store whose queues are not in RocksDB"
+            )
+        if self.enable_d_leger_commit_log or self.store_path_d_ledger_commit_log:
+            raise ConfigError(
+                "enableDLegerCommitLog=true or storePathDLedgerCommitLog: a log kept by DLedger is not "
+                "served; remove both settings and choose an empty storePathRootDir"
+            )
+        path, home = self.store_path_commit_log, self.root / LOG_DIRECTORY
+        if self.read_only_commit_log_store_paths or (path and "," in path):
+            raise ConfigError(
+                f"storePathCommitLog={path} "
+                f"readOnlyCommitLogStorePaths={self.read_only_commit_log_store_paths}: a log in several "
+                f"directories is not served; move all segments into {home} and remove both settings"
+            )
+        if path and Path(path).expanduser().absolute() != home.absolute():
+            raise ConfigError(
+                f"storePathCommitLog={path}: the log is looked for in {home} only; move it there, or make "
+                f"{home} a symbolic link to it, and remove the setting"
+            )
+
     def store(self) -> StoreConfig:
         return StoreConfig(
             segment_bytes=self.mapped_file_size_commit_log,
             queue_file_bytes=self.mapped_file_size_consume_queue // 20 * 20,
+            queue_ext=self.enable_consume_queue_ext,
+            queue_ext_file_bytes=self.mapped_file_size_consume_queue_ext,
             sync_flush=self.flush_disk_type is FlushDiskType.SYNC_FLUSH,
             append_crc=self.enabled_append_prop_crc,
             index_enable=self.message_index_enable,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from hotfire.cli import EXIT_FAILED
+from hotfire.cli import EXIT_FAILED, backup
 from hotfire.cli.progress import Progress, size_text
 from hotfire.store.disk import Disk
 from hotfire.store.layout import Layout, Sizes, look, refuse_if_open
@@ -45,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             type=_levels,
             help="messageDelayLevel, if it is not the default",
         )
+    backup.add_commands(actions)
     for action in (info, dump, check, rebuild):
         action.add_argument("directory", metavar="DIR", help="what storePathRootDir names")
         action.add_argument("--segment-bytes", metavar="N", type=_number, default=0, help=_from_files("log"))
@@ -62,6 +63,8 @@ def _from_files(kind: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.action in backup.ACTIONS:
+        return backup.run(args)
     sizes = Sizes(args.segment_bytes, args.queue_file_bytes, args.index_slots, args.index_entries)
     layout = look(Disk(args.directory), sizes)
     actions = {"info": _info, "dump": _dump, "verify": _verify, "rebuild": _rebuild}

@@ -162,10 +162,10 @@ int hf_journal_derive_room(hf_journal *j) {
     return 1;
 }
 
-void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags) {
+void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags, int64_t timestamp) {
     Py_INCREF(q);
     j->derivations[(j->derivations_head + j->derivations_count++) & (j->derivations_room - 1)] =
-        (hf_derivation){q, physical, index, tags, size};
+        (hf_derivation){q, physical, index, tags, timestamp, size};
 }
 
 int hf_journal_index_room(hf_journal *j, size_t keys) {
@@ -366,7 +366,7 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
     else if (!hf_journal_derive_room(j) || !hf_journal_index_room(j, (size_t)keys) || !(at = hf_journal_space(j, (size_t)record.len))) PyErr_NoMemory();
     else {
         memcpy(at, record.buf, (size_t)record.len);
-        if (queue != Py_None) hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags);
+        if (queue != Py_None) hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags, timestamp);
         for (Py_ssize_t i = 0; i < keys; i++)
             hf_journal_index_later(j, physical, timestamp, (uint32_t)PyLong_AsUnsignedLongMask(PyTuple_GET_ITEM(hashes, i)));
         if (!PyErr_Occurred()) result = PyLong_FromLongLong(j->end);
@@ -470,7 +470,9 @@ static PyObject *journal_derive(hf_journal *j, PyObject *arg) {
             if (!entry) { PyErr_Format(PyExc_RuntimeError, "queue %R did not grow to entry %lld", q->key, (long long)d->index); goto failed; }
             d = &j->derivations[j->derivations_head];
         }
-        put64(put32(put64(entry, (uint64_t)d->physical), (uint32_t)d->size), (uint64_t)d->tags);
+        int64_t tags;
+        if (!hf_queue_extend(q, d->tags, d->timestamp, &tags)) goto failed;
+        put64(put32(put64(entry, (uint64_t)d->physical), (uint32_t)d->size), (uint64_t)tags);
         q->max = d->index + 1;
         if (q->watched && !q->marked) {
             if (!woken && !(woken = PyList_New(0))) goto failed;

@@ -228,7 +228,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
         PyErr_NoMemory();
         return NEXT_ERROR;
     }
-    hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags);
+    hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags, r.store_timestamp);
     index_keys(l, topic, &known, r.physical_offset, now);
     r.queue_offset = queue->next++;
     hf_record_write(&r, size, space);
@@ -316,6 +316,7 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     int codes_count = -1;
     PyObject *wanted = PyTuple_GET_ITEM(grant, 1);
     if (wanted != Py_None) {
+        if (queue->extended) return NEXT_HANDLER; /* whose entries do not tell their tags by themselves */
         if (!PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) > CODES_MAX) return NEXT_HANDLER;
         codes_count = (int)PyTuple_GET_SIZE(wanted);
         for (int i = 0; i < codes_count; i++) codes[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(wanted, i));

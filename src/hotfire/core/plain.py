@@ -56,6 +56,8 @@ class Queue:
         self.key = key
         self.next = self.max = self.min = 0
         self.watched = 0
+        self.extended = 0
+        self.extend: Callable[[int, int], int] | None = None
         self._grow = grow
         self._windows: list[tuple[int, int, memoryview]] = []
 
@@ -98,10 +100,12 @@ class Queue:
             raise IndexError(f"queue entry {index} has no attached file")
         ENTRY.pack_into(*found, physical, size, tags)
 
-    def show(self, index: int, physical: int, size: int, tags: int) -> None:
+    def show(self, index: int, physical: int, size: int, tags: int, timestamp: int) -> None:
         """Write the entry, asking for a file if there is none yet, and make it visible."""
         if self._find(index) is None and self._grow is not None:
             self._grow(index)
+        if self.extend is not None:
+            tags = self.extend(tags, timestamp)
         self.put(index, physical, size, tags)
         self.max = index + 1
 
@@ -114,34 +118,62 @@ class Queue:
         codes: tuple[int, ...] | None,
         limits: tuple[int, int, int, int, int],
     ) -> tuple[list[tuple[int, int, int]], int, int, bool]:
-        memory_count, disk_count, memory_bytes, disk_bytes, scan_max = limits
-        count_max = min(count_max, PIECES_MAX)
-        pieces: list[tuple[int, int, int]] = []
-        following, total = from_, 0
-        for index in range(from_, min(self.max, from_ + scan_max)):
-            entry = self.entry(index)
-            if entry is None:
-                return pieces, following, total, True
-            physical, size, tags = entry
-            if size == FILLER_SIZE or size <= 0:
-                following = index + 1
-                continue
-            in_memory = physical >= memory_from
-            if pieces:  # the batch is judged full before each message but never before the first
-                if len(pieces) >= min(count_max, memory_count if in_memory else disk_count):
-                    break
-                if total + size > min(bytes_max, memory_bytes if in_memory else disk_bytes):
-                    break
-            following = index + 1
-            if codes is not None and _int32(tags) not in codes:
-                continue
-            pieces.append((physical, size, index))
-            total += size
-        return pieces, following, total, False
+        return select_entries(self, from_, count_max, bytes_max, memory_from, codes, limits)
 
 
 def _int32(value: int) -> int:
     return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+class Entries(Protocol):
+    """What a selection asks of a queue."""
+
+    max: int
+
+    def entry(self, index: int, /) -> tuple[int, int, int] | None: ...
+
+
+def select_entries(
+    queue: Entries,
+    from_: int,
+    count_max: int,
+    bytes_max: int,
+    memory_from: int,
+    codes: tuple[int, ...] | None,
+    limits: tuple[int, int, int, int, int],
+    resolve: Callable[[int], int | None] | None = None,
+) -> tuple[list[tuple[int, int, int]], int, int, bool]:
+    """Entries of one pull, within its limits.
+
+    `resolve` turns what an entry holds into its tags code. None, when it cannot be known, goes for every
+    code: who asked looks at the message too.
+    """
+    memory_count, disk_count, memory_bytes, disk_bytes, scan_max = limits
+    count_max = min(count_max, PIECES_MAX)
+    pieces: list[tuple[int, int, int]] = []
+    following, total = from_, 0
+    for index in range(from_, min(queue.max, from_ + scan_max)):
+        entry = queue.entry(index)
+        if entry is None:
+            return pieces, following, total, True
+        physical, size, tags = entry
+        if size == FILLER_SIZE or size <= 0:
+            following = index + 1
+            continue
+        in_memory = physical >= memory_from
+        if pieces:  # the batch is judged full before each message but never before the first
+            if len(pieces) >= min(count_max, memory_count if in_memory else disk_count):
+                break
+            if total + size > min(bytes_max, memory_bytes if in_memory else disk_bytes):
+                break
+        following = index + 1
+        if codes is not None:
+            code = tags if resolve is None else resolve(tags)
+            if code is not None and _int32(code) not in codes:
+                continue
+        pieces.append((physical, size, index))
+        total += size
+    return pieces, following, total, False
 
 
 class Journal:
@@ -159,7 +191,7 @@ class Journal:
         self._segments: list[tuple[int, int, int]] = []
         self._chunks: list[tuple[int, int, bytearray]] = []
         self._pending = 0
-        self._derivations: deque[tuple[Queue, int, int, int, int]] = deque()
+        self._derivations: deque[tuple[Queue, int, int, int, int, int]] = deque()
         self._keyed: deque[tuple[int, int, int]] = deque()
         self._index: KeyIndex | None = None
         self._grow_index: Callable[[int], object] | None = None
@@ -229,7 +261,7 @@ class Journal:
         if self._grow_index is not None:
             self._keyed.extend((physical, timestamp, key) for key in hashes)
         if queue is not None:
-            self._derivations.append((queue, physical, len(record), index, tags))
+            self._derivations.append((queue, physical, len(record), index, tags, timestamp))
         return self.end
 
     def _place(self, data: bytes) -> None:
@@ -318,10 +350,10 @@ class Journal:
     def derive(self, limit: int) -> list[Queue] | None:
         woken: dict[int, Queue] = {}
         while self._derivations:
-            queue, physical, size, index, tags = self._derivations[0]
+            queue, physical, size, index, tags, timestamp = self._derivations[0]
             if physical + size > limit:
                 break
-            queue.show(index, physical, size, tags)
+            queue.show(index, physical, size, tags, timestamp)
             if queue.watched:
                 woken[id(queue)] = queue
             self._derivations.popleft()

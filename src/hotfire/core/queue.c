@@ -68,6 +68,17 @@ void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const i
     }
 }
 
+/* What an entry is to hold in place of its tags; 0 with an exception when that could not be found out. */
+int hf_queue_extend(hf_queue *q, int64_t tags, int64_t timestamp, int64_t *out) {
+    *out = tags;
+    if (!q->extend || q->extend == Py_None) return 1;
+    PyObject *extended = PyObject_CallFunction(q->extend, "LL", (long long)tags, (long long)timestamp);
+    if (!extended) return 0;
+    *out = PyLong_AsLongLong(extended);
+    Py_DECREF(extended);
+    return *out != -1 || !PyErr_Occurred();
+}
+
 /* ---- Python face ---- */
 static int queue_init(hf_queue *q, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"key", "grow", NULL};
@@ -83,8 +94,8 @@ static void release_windows(hf_queue *q) {
     q->windows_count = 0;
 }
 
-static int queue_traverse(hf_queue *q, visitproc visit, void *arg) { Py_VISIT(q->key); Py_VISIT(q->grow); return 0; }
-static int queue_clear(hf_queue *q) { release_windows(q); Py_CLEAR(q->key); Py_CLEAR(q->grow); return 0; }
+static int queue_traverse(hf_queue *q, visitproc visit, void *arg) { Py_VISIT(q->key); Py_VISIT(q->grow); Py_VISIT(q->extend); return 0; }
+static int queue_clear(hf_queue *q) { release_windows(q); Py_CLEAR(q->key); Py_CLEAR(q->grow); Py_CLEAR(q->extend); return 0; }
 static void queue_dealloc(hf_queue *q) {
     PyObject_GC_UnTrack(q);
     queue_clear(q);
@@ -161,9 +172,16 @@ static PyObject *queue_show(hf_queue *q, PyObject *args) {
         if (!grown) return NULL;
         Py_DECREF(grown);
     }
-    PyObject *put = queue_put(q, args);
-    if (put) q->max = index + 1;
-    return put;
+    long long physical, tags, timestamp;
+    int size;
+    int64_t extended;
+    if (!PyArg_ParseTuple(args, "LLiLL", &index, &physical, &size, &tags, &timestamp)) return NULL;
+    if (!hf_queue_extend(q, tags, timestamp, &extended)) return NULL;
+    uint8_t *e = hf_queue_entry(q, index);
+    if (!e) return PyErr_Format(PyExc_IndexError, "queue entry %lld has no attached file", index);
+    put64(put32(put64(e, (uint64_t)physical), (uint32_t)size), (uint64_t)extended);
+    q->max = index + 1;
+    Py_RETURN_NONE;
 }
 
 /* select(from, count_max, bytes_max, memory_from, codes|None, limits) -> (pieces, next, bytes, missing)
@@ -206,7 +224,7 @@ static PyMethodDef queue_methods[] = {
     {"claim", (PyCFunction)queue_claim, METH_NOARGS, "The next offset, now taken."},
     {"entry", (PyCFunction)queue_entry, METH_O, "entry(index) -> (physical, size, tags) or None when no file is attached"},
     {"put", (PyCFunction)queue_put, METH_VARARGS, "put(index, physical, size, tags)"},
-    {"show", (PyCFunction)queue_show, METH_VARARGS, "show(index, physical, size, tags): put, in a file made if need be; visible"},
+    {"show", (PyCFunction)queue_show, METH_VARARGS, "show(index, physical, size, tags, timestamp): put, in a file made if need be; visible"},
     {"select", (PyCFunction)queue_select, METH_VARARGS, "Entries of one pull, within its limits."},
     {NULL}};
 static PyMemberDef queue_members[] = {
@@ -214,6 +232,8 @@ static PyMemberDef queue_members[] = {
     {"max", Py_T_LONGLONG, offsetof(hf_queue, max), 0, NULL},
     {"min", Py_T_LONGLONG, offsetof(hf_queue, min), 0, NULL},
     {"watched", Py_T_INT, offsetof(hf_queue, watched), 0, NULL},
+    {"extended", Py_T_INT, offsetof(hf_queue, extended), 0, NULL},
+    {"extend", T_OBJECT, offsetof(hf_queue, extend), 0, NULL}, /* None stands for NULL */
     {"key", Py_T_OBJECT_EX, offsetof(hf_queue, key), Py_READONLY, NULL},
     {NULL}};
 PyTypeObject hf_queue_type = {

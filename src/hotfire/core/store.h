@@ -40,9 +40,11 @@ typedef struct {
     PyObject_HEAD
     int64_t next, max, min;        /* next to claim, next to become visible, first still there */
     int watched, marked;
+    int extended;                  /* entries may hold addresses in place of tags codes */
     int windows_count, windows_room;
     hf_window *windows;
     PyObject *grow, *key;
+    PyObject *extend;              /* extend(tags, store time) -> what the entry holds instead; NULL or None: the tags */
 } hf_queue;
 extern PyTypeObject hf_queue_type;
 
@@ -52,6 +54,7 @@ typedef struct {
 } hf_limits;
 typedef struct { int count; int64_t next, bytes; int missing; } hf_selection; /* missing: a window is not attached */
 
+int hf_queue_extend(hf_queue *q, int64_t tags, int64_t timestamp, int64_t *out);
 uint8_t *hf_queue_entry(hf_queue *q, int64_t index);
 int32_t *hf_codes_sorted(PyObject *codes, int *count); /* of a tuple; to be freed */
 void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const int32_t *codes, int codes_count,
@@ -77,7 +80,7 @@ int hf_blank(hf_slice text);
 typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;
 typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; int pooled; } hf_turn;
 typedef struct { int64_t start, size; int fd; } hf_segment;
-typedef struct { hf_queue *queue; int64_t physical, index, tags; int32_t size; } hf_derivation;
+typedef struct { hf_queue *queue; int64_t physical, index, tags, timestamp; int32_t size; } hf_derivation;
 typedef struct { int64_t physical, timestamp; uint32_t hash; } hf_keyed;
 
 typedef struct {
@@ -118,7 +121,7 @@ enum { HF_RESERVED, HF_NEED_SEGMENT, HF_TURN_FULL };
 int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset);
 uint8_t *hf_journal_space(hf_journal *j, size_t size); /* after reserve: room for the record; NULL without memory */
 int hf_journal_derive_room(hf_journal *j); /* before space is taken: a record without its entry would be lost */
-void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags);
+void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags, int64_t timestamp);
 int hf_journal_index_room(hf_journal *j, size_t keys); /* likewise */
 void hf_journal_index_later(hf_journal *j, int64_t physical, int64_t timestamp, uint32_t hash);
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, or errno */

@@ -39,7 +39,7 @@ MAGIC = b"HOTFIRE1"
 _TIMES = struct.Struct(">qqqqq")
 _OURS = struct.Struct(">8sqqqqq")
 _CRC = struct.Struct(">I")
-_OURS_AT = 64
+MAGIC_AT = _OURS_AT = 64
 SECTOR_BYTES = 512
 MARK_AT, MARK_MAGIC = 512, b"HOTMARK1"
 _MARK = struct.Struct(">8sqI")

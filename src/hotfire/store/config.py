@@ -43,6 +43,8 @@ class StoreConfig:
 
     segment_bytes: int = 1 << 30
     queue_file_bytes: int = 300_000 * ENTRY_BYTES
+    queue_ext: bool = False
+    queue_ext_file_bytes: int = 48 << 20
     sync_flush: bool = True
     append_crc: bool = True
     flush_interval_ms: int = 500

@@ -14,6 +14,7 @@ from hotfire import core
 from hotfire.errors import StoreCorrupt
 from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.disk import Disk, Mapped
+from hotfire.store.queueext import QueueExt
 
 ROOT = "consumequeue"
 RESERVE_FIRST_BYTES = 64 << 10
@@ -28,9 +29,22 @@ QueueKey = tuple[str, int]
 class ConsumeQueue:
     """The files of one queue, and the windows into them that are open."""
 
-    def __init__(self, disk: Disk, topic: str, queue_id: int, file_bytes: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        topic: str,
+        queue_id: int,
+        file_bytes: int,
+        ext: QueueExt | None = None,
+        *,
+        extends: bool = False,
+    ) -> None:
+        """With `ext`, entries may point into it; those made from now on do when it `extends`."""
         self.directory = f"{ROOT}/{topic}/{queue_id}"
         self.entries = core.Queue((topic, queue_id), self._grow)
+        self.ext = ext
+        self.entries.extended = ext is not None
+        self.entries.extend = ext.put if ext is not None and extends else None
         self._disk = disk
         self._file_bytes = file_bytes
         self._per_file = file_bytes // ENTRY_BYTES
@@ -58,6 +72,8 @@ class ConsumeQueue:
                 break
             if base != bases[-1]:
                 self._shut(base)
+        if self.ext is not None and not self._load_ext(self.ext, end):
+            end = queue.min  # recovery counts, misses these, and makes them anew
         queue.next = queue.max = end
         queue.min = min(queue.min, end)
         self._tail_base = end - end % self._per_file if bases else -1
@@ -66,6 +82,14 @@ class ConsumeQueue:
                 self._file_bytes
             )  # whatever blocks it has; reserved for sure before the first append
             self._reserve_tail(min(self._file_bytes, (end - self._tail_base + 1) * ENTRY_BYTES))
+
+    def _load_ext(self, ext: QueueExt, end: int) -> bool:
+        """Whether the extension holds what the entry before `end` points at."""
+        ext.load()
+        if self.entries.extend is None:
+            return True
+        last = self.entries.entry(end - 1) if end > self.entries.min and self.show(end - 1) else None
+        return ext.recover(None if last is None else last[2])
 
     def _bases(self) -> list[int]:
         """First entry of each file. A file of another size is refused: its entries would be misplaced."""
@@ -99,6 +123,8 @@ class ConsumeQueue:
 
     def cut(self) -> None:
         """Zeros behind the last entry: what a crash left there must never be believed."""
+        if self.ext is not None and self.entries.extend is not None:
+            self.ext.cut()
         for base in self._bases():
             if base + self._per_file <= self.entries.max:
                 continue
@@ -143,7 +169,7 @@ class ConsumeQueue:
         self.entries.attach(base, memoryview(self._maps[base])[: self._reserved])
         self._dirty.add(self._file(base))
 
-    def put(self, index: int, physical: int, size: int, tags: int) -> None:
+    def put(self, index: int, physical: int, size: int, tags: int, store_timestamp: int = 0) -> None:
         """Write an entry during recovery and make it visible."""
         entries = self.entries
         is_first = entries.max == entries.min == 0 and self._tail_base < 0
@@ -154,6 +180,8 @@ class ConsumeQueue:
             entries.put(missing, *FILLER)
         if is_first:
             entries.min = index
+        if entries.extend is not None:
+            tags = entries.extend(tags, store_timestamp)
         entries.put(index, physical, size, tags)
         entries.max = index + 1
 
@@ -170,6 +198,7 @@ class ConsumeQueue:
                 break
             self._shut(base)
             self._disk.remove(self._file(base))
+            self._dirty.discard(self._file(base))
             bases = bases[1:]
         if not bases or not self.show(bases[0]):
             return
@@ -179,6 +208,9 @@ class ConsumeQueue:
             bases[0], lambda entry: entry == FILLER or entry[0] < log_min, high
         )
         self.entries.min = max(self.entries.min, first)
+        oldest = self.entries.entry(self.entries.min) if self.entries.min < self.entries.max else None
+        if self.ext is not None and oldest is not None:
+            self.ext.drop_below(oldest[2])
 
     # --- windows ---
 
@@ -231,10 +263,12 @@ class ConsumeQueue:
         if self._taken != self.entries.max and self._tail_base in self._maps:
             dirty.add(self._file(self._tail_base))
         self._taken = self.entries.max
-        return dirty
+        return dirty if self.ext is None else dirty | self.ext.take_dirty()
 
     def close(self) -> None:
         self.entries.close()
+        if self.ext is not None:
+            self.ext.close()
         for mapped in self._maps.values():
             mapped.close()
         self._maps.clear()

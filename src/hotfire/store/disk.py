@@ -123,10 +123,10 @@ class Disk:
             self._sure.add(path)
 
     def names(self, relative: str) -> list[str]:
-        """Names in a directory, sorted; none when it does not exist."""
+        """Names in a directory, sorted; none when there is no such directory."""
         try:
             return sorted(self._system.listdir(self.path(relative)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def sync_directory(self, relative: str) -> None:
@@ -374,6 +374,33 @@ class Disk:
     def memory_bytes(self) -> int:
         """Memory of the machine, most of which is this disk's cache."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    # --- whole stores ---
+
+    def link_from(self, other: Disk, relative: str) -> bool:
+        """The other disk's file here too, under the same name, as the same bytes; False where that cannot be.
+
+        The name outlives a power cut once its directory is synced.
+        """
+        try:
+            self._system.link(other.path(relative), self.path(relative))
+        except OSError as error:
+            # another file system; one without links, or a file of another user's; as many as there may be
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                return False
+            raise
+        return True
+
+    def publish(self, root: Path) -> None:
+        """Give the directory its name, which nothing but an empty directory may have; on disk at return."""
+        self._sync_directory(self.root)
+        self._system.rename(str(self.root), str(root))
+        self.root = root
+        self._sync_directory(root.parent)
+
+    def discard(self) -> None:
+        """Delete the directory and everything in it."""
+        shutil.rmtree(self.root, ignore_errors=True)
 
     # --- one owner ---
 

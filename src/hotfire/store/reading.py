@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hotfire import core
+from hotfire.core.plain import select_entries
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
@@ -106,9 +107,15 @@ class Reading:
             return Read(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         memory_from = self._log.journal.written - self.memory_window
         for _ in range(2):  # once more after the file was opened
-            pieces, following, _, missing = queue.select(
-                offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS
-            )
+            if codes is None or consume_queue.ext is None:
+                pieces, following, _, missing = queue.select(
+                    offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS
+                )
+            else:  # entries that are addresses do not tell their tags by themselves
+                resolve = consume_queue.ext.tags
+                pieces, following, _, missing = select_entries(
+                    queue, offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS, resolve
+                )
             if not missing or pieces or not consume_queue.show(following):
                 break
         found = Read(ReadStatus.FOUND, following, low, high, pieces=pieces)

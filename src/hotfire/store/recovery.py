@@ -298,7 +298,7 @@ def _derive(
         tags = entry.tags
         if entry.topic == SCHEDULE_TOPIC:  # parked until then: a queue for each level
             tags = entry.store_timestamp + delays_ms[min(entry.queue_id, len(delays_ms) - 1)]
-        queue.put(entry.queue_offset, entry.physical, entry.size, tags)
+        queue.put(entry.queue_offset, entry.physical, entry.size, tags, entry.store_timestamp)
 
 
 def _cut(disk: Disk, config: StoreConfig, commitlog: CommitLog, end: int) -> int:

@@ -40,7 +40,9 @@ from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
 from hotfire.store.flushing import PAGE_BYTES, Flushing
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.kinds import ABORT_FILE, refuse_foreign
 from hotfire.store.queries import Queries
+from hotfire.store.queueext import open_ext
 from hotfire.store.reading import Piece, Read, Reading
 from hotfire.store.recovery import Recovered, recover
 from hotfire.store.retention import Retention
@@ -48,7 +50,7 @@ from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.store")
 
-ABORT_FILE, LOCK_FILE = "abort", "lock"
+LOCK_FILE = "lock"
 WAIT_MS_MAX = 30_000
 
 
@@ -89,6 +91,7 @@ class Store:
     def open(self) -> None:
         """Take the directory, recover what is in it, be ready to append."""
         disk = self._disk
+        refuse_foreign(disk)
         disk.make_directory(".")
         disk.lock(LOCK_FILE)
         self.was_unclean = disk.exists(ABORT_FILE)
@@ -447,7 +450,12 @@ class Store:
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = ConsumeQueue(
-                self._disk, topic, queue_id, self._config.queue_file_bytes
+                self._disk,
+                topic,
+                queue_id,
+                self._config.queue_file_bytes,
+                open_ext(self._disk, self._config, topic, queue_id),
+                extends=self._config.queue_ext,
             )
         return queue
 

@@ -22,7 +22,7 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     chosen: str = request.param
     if chosen == PLAIN:
         monkeypatch.setattr(core, "COMPILED", False)
-        for name in ("Journal", "Queue", "Reader"):
+        for name in ("Journal", "KeyIndex", "Queue", "Reader"):
             monkeypatch.setattr(core, name, getattr(plain, name))
         for name in ("Lane", "scan_records", "encode_record", "read_frame", "java_hash"):
             monkeypatch.setattr(core, name, None)

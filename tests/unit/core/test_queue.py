@@ -171,11 +171,11 @@ def test_an_entry_is_shown_in_a_file_made_for_it(twin: ModuleType) -> None:
         queue.attach(0, bytearray(ENTRY_BYTES))
 
     queue = twin.Queue("key", grow)
-    queue.show(0, 100, 10, 7)
-    queue.show(0, 200, 20, 8)
+    queue.show(0, 100, 10, 7, 0)
+    queue.show(0, 200, 20, 8, 0)
     assert (queue.max, queue.entry(0), asked) == (1, (200, 20, 8), [0])
     with pytest.raises(OSError, match="full"):
-        queue.show(1, 300, 30, 9)
+        queue.show(1, 300, 30, 9, 0)
     assert queue.max == 1
 
 

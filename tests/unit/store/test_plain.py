@@ -12,7 +12,14 @@ from tests.unit.store.driven import tree
 
 ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
-SUBSET = ["test_turns.py", "test_recovery.py", "test_torn_tail.py", "test_layout.py", "test_model.py"]
+SUBSET = [
+    "test_turns.py",
+    "test_recovery.py",
+    "test_torn_tail.py",
+    "test_layout.py",
+    "test_model.py",
+    "test_queueext.py",
+]
 SLOW_WITHOUT_COMPILER = "not gib and not array and not garbage and not lose_byte"
 
 
