@@ -338,6 +338,7 @@ class Disk:
         """A directory and everything in it, or nothing when it does not exist."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path(relative))
+            self._sure.clear()
             self._sync_directory(Path(self.path(relative)).parent)
 
     def remove(self, relative: str) -> None:
@@ -396,11 +397,13 @@ class Disk:
         self._sync_directory(self.root)
         self._system.rename(str(self.root), str(root))
         self.root = root
+        self._sure.clear()
         self._sync_directory(root.parent)
 
     def discard(self) -> None:
         """Delete the directory and everything in it."""
         shutil.rmtree(self.root, ignore_errors=True)
+        self._sure.clear()
 
     # --- one owner ---
 
