@@ -31,10 +31,11 @@ TERMINATE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Point:
-    """The `when`th call of this name in a thread."""
+    """The `when`th call of this name in a thread, on this very file if there is one."""
 
     name: str
     when: int
+    path: str | None = None
 
     @property
     def kind(self) -> str:
@@ -51,6 +52,8 @@ class InjectedHotfire(HotfireProcess):
     def __init__(self, directory: Path, *, arguments: Sequence[str] = ()) -> None:
         super().__init__(directory, arguments=arguments)
         self.injections: Sequence[str] | None = None
+        self.only_path: str | None = None
+        """Strike, count and trace calls on this file alone."""
         self._is_traced = False
 
     @property
@@ -68,6 +71,8 @@ class InjectedHotfire(HotfireProcess):
             strace.append("--seccomp-bpf")
         for injection in self.injections:
             strace += ["-e", f"inject={injection}"]
+        if self.only_path is not None:
+            strace += ["-P", self.only_path]
         return [*strace, "-e", f"trace={','.join(CLASS_OF)}", *command]
 
     @property
@@ -114,9 +119,14 @@ class InjectedHotfire(HotfireProcess):
         return None
 
 
+def path_of(call: Call) -> str:
+    """The file a call is about: the one behind its descriptor, or the first it names."""
+    return call.target or unhex(call.arguments.split('"')[1] if '"' in call.arguments else "")
+
+
 def target(call: Call) -> str:
-    """What kind of file a call was about: `commitlog`, `consumequeue`, `index`, `checkpoint`, a table."""
-    path = call.target or unhex(call.arguments.split('"')[1] if '"' in call.arguments else "")
+    """What kind of file that is: `commitlog`, `consumequeue`, `index`, `checkpoint`, a table."""
+    path = path_of(call)
     for directory in ("commitlog", "consumequeue", "index"):
         if f"/{directory}" in path:
             return directory + ("/" if path.endswith(directory) else "")

@@ -109,7 +109,9 @@ class Lives:
 
     async def kill_at(self, point: Point) -> bool:
         """A life with a kill in it; whether it died there."""
+        self.server.only_path = point.path
         phase = await self.live([point.killing])
+        self.server.only_path = None
         call = self.server.struck(point)
         if call is not None:
             self.where[f"{phase} {target(call)}"] += 1
@@ -158,8 +160,4 @@ def first_pull(group: str) -> PullMessage:
 
 
 def commit(group: str, queue_id: int, offset: int) -> UpdateConsumerOffset:
-    return UpdateConsumerOffset(
-        consumer_group=group, topic=TOPIC, queue_id=queue_id, commit_offset=offset
-    )
-
-
+    return UpdateConsumerOffset(consumer_group=group, topic=TOPIC, queue_id=queue_id, commit_offset=offset)
