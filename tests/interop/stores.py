@@ -26,6 +26,7 @@ from tests.interop.content import content
 from tests.peers import remoting
 from tests.peers.apache import ApacheCluster
 from tests.peers.hotfire import HotfireProcess
+from tests.peers.process import poll_until
 
 SUBSCRIPTION = 4
 TIMEOUT_S = 20.0
@@ -76,32 +77,46 @@ def message(topic: str, index: int) -> Message:
     return Message(topic, wanted.body, tag=wanted.tags, keys=keys, properties=wanted.properties)
 
 
+def await_route(server: Server, topic: str, queues: int) -> None:
+    poll_until(
+        lambda: remoting.queue_count(server.namesrv, topic) == queues,
+        what=f"route to {queues} queues of {topic}",
+        timeout_s=TIMEOUT_S,
+    )
+
+
+def await_saved(store: Path, table: str, text: str) -> None:
+    """Tables are written from time to time; wait until this one says so."""
+    poll_until(
+        lambda: text in (store / "config" / table).read_text(), what=f"{text} in {table}", timeout_s=TIMEOUT_S
+    )
+
+
 # --- reading ---
 
 
-def read_topic(server: Server, topic: str, queues: int) -> Records:
+def read_topic(server: Server, topic: str, queues: int, *, group: str) -> Records:
     """Every record of a topic, pulled queue by queue."""
-    return asyncio.run(_read(server.broker, {topic: range(queues)}))
+    return read_queues(server, {topic: range(queues)}, group=group)
 
 
-def read_queues(server: Server, queues: Mapping[str, Iterable[int]]) -> Records:
-    return asyncio.run(_read(server.broker, queues))
+def read_queues(server: Server, queues: Mapping[str, Iterable[int]], *, group: str) -> Records:
+    async def read() -> Records:
+        found: Records = {}
+        async with await Peer.connect(server.broker) as peer:
+            for topic, queue_ids in queues.items():
+                for queue_id in queue_ids:
+                    await _read_queue(peer, group, topic, queue_id, found)
+        return found
+
+    return asyncio.run(read())
 
 
-async def _read(broker: str, queues: Mapping[str, Iterable[int]]) -> Records:
-    found: Records = {}
-    async with await Peer.connect(broker) as peer:
-        for topic, queue_ids in queues.items():
-            for queue_id in queue_ids:
-                await _read_queue(peer, topic, queue_id, found)
-    return found
-
-
-async def _read_queue(peer: Peer, topic: str, queue_id: int, found: Records) -> None:
+async def _read_queue(peer: Peer, group: str, topic: str, queue_id: int, found: Records) -> None:
     offset, end = 0, 1
     while offset < end:
         pull = PullMessage(
-            consumer_group="reader", topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
+            consumer_group=group, topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=32,
             sys_flag=SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, subscription="*", sub_version=0,
         )  # fmt: skip
         reply = await peer.invoke(pull, TIMEOUT_S)

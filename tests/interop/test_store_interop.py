@@ -1,0 +1,128 @@
+"""A store changes hands between Hotfire and Apache's broker, by orderly ends and by kill -9, and loses nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.interop import stores
+from tests.interop.clients import Server
+from tests.interop.stores import Records, apache, hotfire
+from tests.peers import jars, remoting
+from tests.peers.apache import ApacheCluster
+from tests.peers.hotfire import HotfireProcess
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+
+TOPIC, QUEUES, GROUP = "handed-over", 4, "readers"
+FIRST, SECOND, THIRD = range(1000), range(1000, 1600), range(1600, 1800)
+COMMITTED = [11, 22, 33, 44]
+SAMPLE = 23
+TABLES = {
+    "topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json", "consumerFilter.json"
+}  # fmt: skip
+End = Literal["closed", "killed"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def java() -> None:
+    if missing := jars.missing_tools():
+        pytest.fail(f"install {' and '.join(missing)}: these tests run Apache's broker")
+
+
+def end(server: Server, how: End) -> None:
+    if how == "closed":
+        server.stop()
+    elif isinstance(server, ApacheCluster):
+        server.kill9()
+        server.stop()  # its name server
+    else:
+        server.kill9()
+
+
+def fill(server: Server, numbers: range) -> None:
+    remoting.create_topic(server.broker, TOPIC, QUEUES)
+    stores.await_route(server, TOPIC, QUEUES)
+    stores.send_contents(server, TOPIC, numbers)
+
+
+def commit(server: Server, offsets: list[int]) -> None:
+    for queue_id, offset in enumerate(offsets):
+        fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": queue_id, "commitOffset": offset}
+        remoting.call(server.broker, remoting.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def holds(server: Server, before: Records, numbers: range) -> Records:
+    """All messages of these numbers, each as its sender made it, and those of before as they were."""
+    records = stores.read_topic(server, TOPIC, QUEUES, group=GROUP)
+    changed = [place for place, record in before.items() if records.get(place) != record]
+    assert not changed, f"{len(changed)} records changed: {before[changed[0]]} {records.get(changed[0])}"
+    assert not stores.contents_differ(records, numbers)[:3]
+    return records
+
+
+def finds(server: Server, store: Path, records: Records) -> bool:
+    """Lookups by key and by time; False when the server does not answer them on the wire."""
+    expected = dict(list(sorted(stores.keys_in(records).items()))[::SAMPLE])
+    answers = stores.ask_keys(server, expected)
+    if answers is not None:
+        wrong = {key: (expected[key], got) for key, got in answers.items() if got != expected[key]}
+        assert not wrong, f"{len(wrong)} of {len(expected)} keys: {list(wrong.items())[:3]}"
+    times = [0, *sorted(record.store_timestamp for record in records.values())[::SAMPLE], 1 << 50]
+    for queue_id in range(QUEUES):
+        found = stores.ask_times(server, TOPIC, queue_id, times)
+        if found is not None:
+            assert found == stores.time_answers(records, TOPIC, queue_id, times)
+    return answers is not None
+
+
+def index_finds(store: Path, records: Records) -> None:
+    """What the files of a closed store answer."""
+    expected = dict(list(sorted(stores.keys_in(records).items()))[::SAMPLE])
+    assert stores.look_up_keys(store, records, expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("hotfire_end", "apache_end"), [("closed", "closed"), ("closed", "killed"), ("killed", "closed")]
+)
+def test_store_changes_hands(tmp_path: Path, hotfire_end: End, apache_end: End) -> None:
+    """Hotfire fills it, Apache serves it and appends, Hotfire serves both and appends: same messages, same
+    answers to key and time lookups, same tables."""
+    store = tmp_path / "store"
+    ours = hotfire(tmp_path / "hotfire", store)
+    with ours:
+        fill(ours, FIRST)
+        first = holds(ours, {}, FIRST)
+        commit(ours, COMMITTED)
+        finds(ours, store, first)
+        stores.await_saved(store, "consumerOffset.json", f"{TOPIC}@{GROUP}")
+        end(ours, hotfire_end)
+    assert len(list((store / "commitlog").iterdir())) > 5
+    assert len(list((store / "index").iterdir())) >= 2
+
+    theirs = apache(tmp_path / "apache", store)
+    with theirs:
+        assert remoting.committed_offsets(theirs.broker, TOPIC, GROUP, QUEUES) == COMMITTED
+        holds(theirs, first, FIRST)
+        assert finds(theirs, store, first)
+        fill(theirs, SECOND)
+        both = holds(theirs, first, range(1600))
+        commit(theirs, [offset + 1 for offset in COMMITTED])
+        stores.await_saved(store, "consumerOffset.json", f"{COMMITTED[-1] + 1}")
+        end(theirs, apache_end)
+
+    again = hotfire(tmp_path / "again", store)
+    with again:
+        assert remoting.committed_offsets(again.broker, TOPIC, GROUP, QUEUES) == [
+            offset + 1 for offset in COMMITTED
+        ]
+        holds(again, both, range(1600))
+        finds(again, store, both)
+        fill(again, THIRD)
+        everything = holds(again, both, range(1800))
+        finds(again, store, everything)
+        assert again.terminate() == 0
+    index_finds(store, everything)
