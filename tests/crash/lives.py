@@ -1,8 +1,8 @@
 """One life of a broker, from its start to its end, and what must be true of its store when it is over.
 
-Owns what a life does: sends with keys that roll segments, queue files and index files, topics and groups made,
-offsets committed. And the ledger of it, which outlives every broker: what was promised must be there after
-the next start, and nothing that nobody did.
+Owns what a life does: sends with keys that roll segments, queue files and index files, topics and groups
+made, offsets committed. And the ledger of it, which outlives every broker: what was promised must be there
+after the next start, and nothing that nobody did.
 """
 
 from __future__ import annotations

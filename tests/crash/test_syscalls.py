@@ -1,7 +1,7 @@
 """kill -9 at the doorstep of every kind of system call that changes the disk: nothing promised is lost.
 
-One traced life counts how often each call occurs in each thread, from start-up to shutdown; the kills are spread
-over those. The broker is started again after each kill, without strace, and asked for everything.
+One traced life counts how often each call occurs in each thread, from start-up to shutdown; the kills are
+spread over those. The broker is started again after each kill, without strace, and asked for everything.
 """
 
 import asyncio

@@ -182,9 +182,8 @@ def ask_keys(server: Server, keys: Iterable[tuple[str, str]]) -> dict[tuple[str,
     """QUERY_MESSAGE for each; None when the server does not answer that request."""
     answers = {}
     for topic, key in keys:
-        fields = {
-            "topic": topic, "key": key, "maxNum": QUERY_MAX, "beginTimestamp": 0, "endTimestamp": FAR_FUTURE_MS
-        }  # fmt: skip
+        span = {"beginTimestamp": 0, "endTimestamp": FAR_FUTURE_MS}
+        fields = {"topic": topic, "key": key, "maxNum": QUERY_MAX, **span}
         answer = remoting.ask(server.broker, remoting.QUERY_MESSAGE, fields)
         if answer.code == NOT_SUPPORTED:
             return None

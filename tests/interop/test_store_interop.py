@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +12,6 @@ from tests.interop.clients import Server
 from tests.interop.stores import Records, apache, hotfire
 from tests.peers import jars, remoting
 from tests.peers.apache import ApacheCluster
-from tests.peers.hotfire import HotfireProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
@@ -66,7 +64,7 @@ def holds(server: Server, before: Records, numbers: range) -> Records:
 
 def finds(server: Server, store: Path, records: Records) -> bool:
     """Lookups by key and by time; False when the server does not answer them on the wire."""
-    expected = dict(list(sorted(stores.keys_in(records).items()))[::SAMPLE])
+    expected = dict(sorted(stores.keys_in(records).items())[::SAMPLE])
     answers = stores.ask_keys(server, expected)
     if answers is not None:
         wrong = {key: (expected[key], got) for key, got in answers.items() if got != expected[key]}
@@ -81,7 +79,7 @@ def finds(server: Server, store: Path, records: Records) -> bool:
 
 def index_finds(store: Path, records: Records) -> None:
     """What the files of a closed store answer."""
-    expected = dict(list(sorted(stores.keys_in(records).items()))[::SAMPLE])
+    expected = dict(sorted(stores.keys_in(records).items())[::SAMPLE])
     assert stores.look_up_keys(store, records, expected) == expected
 
 
@@ -126,3 +124,38 @@ def test_store_changes_hands(tmp_path: Path, hotfire_end: End, apache_end: End) 
         finds(again, store, everything)
         assert again.terminate() == 0
     index_finds(store, everything)
+
+
+def tables(store: Path) -> set[str]:
+    return {path.name for path in (store / "config").iterdir()} & TABLES
+
+
+@pytest.mark.promise(33)
+def test_all_five_tables_are_there_and_read_by_both(tmp_path: Path) -> None:
+    """After use Hotfire's config directory has the five tables; Apache's broker goes on with what they say,
+    and Hotfire with what Apache made of them."""
+    store = tmp_path / "store"
+    ours = hotfire(tmp_path / "hotfire", store)
+    with ours:
+        remoting.create_topic(ours.broker, TOPIC, 7)
+        stores.await_route(ours, TOPIC, 7)
+        stores.send_contents(ours, TOPIC, range(20))
+        first = stores.read_topic(ours, TOPIC, 7, group=GROUP)
+        commit(ours, COMMITTED)
+        assert ours.terminate() == 0
+    assert tables(store) == TABLES
+    theirs = apache(tmp_path / "apache", store, {**stores.SIZES, "autoCreateSubscriptionGroup": "false"})
+    with theirs:
+        stores.await_route(theirs, TOPIC, 7)
+        assert remoting.committed_offsets(theirs.broker, TOPIC, GROUP, QUEUES) == COMMITTED
+        assert stores.read_topic(theirs, TOPIC, 7, group=GROUP) == first  # a group it did not know is refused
+        remoting.create_topic(theirs.broker, "made-by-apache", 3)
+        commit(theirs, [1, 2, 3, 4])
+    assert tables(store) == TABLES
+    again = hotfire(tmp_path / "again", store)
+    with again:
+        stores.await_route(again, "made-by-apache", 3)
+        assert remoting.committed_offsets(again.broker, TOPIC, GROUP, QUEUES) == [1, 2, 3, 4]
+        assert stores.read_topic(again, TOPIC, 7, group=GROUP) == first
+        assert again.terminate() == 0
+    assert tables(store) == TABLES
