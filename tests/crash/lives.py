@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -30,19 +31,22 @@ SMALL = {
 }
 """Sizes and periods with which a few hundred messages do everything a store ever does."""
 
+QUIET = SMALL | {"flushIntervalConsumeQueue": 1_000_000, "flushConsumerOffsetInterval": 1_000_000}
+"""The same, with no write that a timer brings: what is written late is written by the orderly end."""
+
 ACKS_PER_STEP, STEPS = 60, 5
 END_TIMEOUT_S = 30.0
 
 
-def arguments(settings: dict[str, int] = SMALL) -> list[str]:
+def arguments(settings: dict[str, int]) -> list[str]:
     return [f"--set={name}={value}" for name, value in settings.items()]
 
 
 class Lives:
     """Broker after broker on one directory."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        self.server = InjectedHotfire(directory, arguments=arguments())
+    def __init__(self, directory: Path, seed: int, settings: dict[str, int] = SMALL) -> None:
+        self.server = InjectedHotfire(directory, arguments=arguments(settings))
         self.traffic = Traffic(
             seed, connections=2, in_flight=4, body_bytes_max=2500, is_keyed=True, is_patient=True
         )
@@ -54,6 +58,8 @@ class Lives:
         self._rounds: dict[str, int] = {}
         self._settled: dict[str, list[int]] = {}
         self._lives = 0
+        self.told_to_end_at = 0.0
+        """When the last life that came to its orderly end was told to, by the clock strace reads."""
 
     async def live(self, injections: list[str]) -> str:
         """Until the broker dies or, when nothing strikes, until its orderly end; the phase it ended in."""
@@ -74,6 +80,7 @@ class Lives:
         if not ended.done():
             work.result()
             phase = "shutdown"
+            self.told_to_end_at = time.time()
             try:  # with the senders still at it
                 await asyncio.to_thread(server.terminate)
             except ProcessLookupError:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.inject import CLASS_OF, CLASSES, Point, path_of, target
-from tests.crash.lives import Lives
+from tests.crash.inject import CLASSES, Point, path_of, target
+from tests.crash.lives import QUIET, Lives
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
 
@@ -32,23 +32,27 @@ Points = dict[str, list[Point]]
 def points(tmp_path_factory: pytest.TempPathFactory) -> Points:
     """The points of a whole life on a store that was killed before, by class, in the order they occur."""
     lives = Lives(tmp_path_factory.mktemp("count"), SEED)
-
-    async def three_lives() -> None:
-        async with lives.traffic.running():
-            for point in (Point("fdatasync", 30), Point("rename", 25)):
-                await lives.kill_at(point)
-            await lives.live([])
-
-    asyncio.run(three_lives())
-    root = str(lives.server.store)
     found: Points = defaultdict(list)
+    for _, point in asyncio.run(count(lives)):
+        found[point.kind].append(point)
+    return found
+
+
+async def count(lives: Lives) -> list[tuple[float, Point]]:
+    """What a life does after two that were killed, and when."""
+    async with lives.traffic.running():
+        for point in (Point("fdatasync", 30), Point("rename", 25)):
+            await lives.kill_at(point)
+        await lives.live([])
+    root = str(lives.server.store)
+    found = []
     counts: Counter[tuple[int, str, str | None]] = Counter()
     for call in lives.server.traced_calls():
         counts[call.pid, call.name, None] += 1
         path = None if target(call) in BULK else path_of(call).removeprefix(root)
         if path is not None:
             counts[call.pid, call.name, path] += 1
-        found[CLASS_OF[call.name]].append(Point(call.name, counts[call.pid, call.name, path], path))
+        found.append((call.seconds, Point(call.name, counts[call.pid, call.name, path], path)))
     return found
 
 
@@ -79,14 +83,18 @@ async def kill_at_each(lives: Lives, points: list[Point], kills: int) -> int:
     return hits
 
 
+def report(capsys: pytest.CaptureFixture[str], kind: str, hits: int, lives: Lives) -> None:
+    with capsys.disabled():
+        places = ", ".join(f"{where} {times}" for where, times in sorted(lives.where.items()))
+        sys.stdout.write(f"\n  {kind:9} {hits:4} kills, {len(lives.traffic.acks)} acknowledged: {places}\n")
+
+
 def kill_and_report(
     directory: Path, capsys: pytest.CaptureFixture[str], points: Points, kind: str, kills: int
 ) -> None:
     lives = Lives(directory, SEED + list(CLASSES).index(kind))
     hits = asyncio.run(kill_at_each(lives, spread(points[kind], kills), kills))
-    with capsys.disabled():
-        places = ", ".join(f"{where} {count}" for where, count in sorted(lives.where.items()))
-        sys.stdout.write(f"\n  {kind:9} {hits:4} kills, {len(lives.traffic.acks)} acknowledged: {places}\n")
+    report(capsys, kind, hits, lives)
     assert hits == kills, f"only {hits} kills at {kind}"
     log = lives.server.directory / "data" / "commitlog"
     assert len(list(log.iterdir())) > 10, "segments were to roll"
@@ -99,6 +107,18 @@ def test_kills_at_each_class_of_call_lose_nothing(
 ) -> None:
     """Killed before the call at 20 points of a class, each on the store the last one left behind."""
     kill_and_report(tmp_path, capsys, points, kind, KILLS_PER_CLASS)
+
+
+def test_kills_during_an_orderly_end_lose_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told to end under load and killed on the way, at each call on tables, checkpoint and `abort`."""
+    counted = Lives(tmp_path / "count", SEED, QUIET)
+    late = [point for at, point in asyncio.run(count(counted)) if at > counted.told_to_end_at and point.path]
+    assert {point.kind for point in late} == {"write", "sync", "rename", "unlink"}
+    lives = Lives(tmp_path / "kill", SEED + 1, QUIET)
+    hits = asyncio.run(kill_at_each(lives, late, len(late)))
+    report(capsys, "shutdown", hits, lives)
+    at_the_end = sum(times for place, times in lives.where.items() if place.startswith("shutdown"))
+    assert at_the_end >= len(late) * 2 // 3, lives.where
 
 
 @pytest.mark.slow

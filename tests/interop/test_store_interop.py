@@ -1,4 +1,4 @@
-"""A store changes hands between Hotfire and Apache's broker, by orderly ends and by kill -9, and loses nothing."""
+"""A store goes from Hotfire to Apache and back, by orderly ends and by kill -9, and loses nothing."""
 
 from __future__ import annotations
 
