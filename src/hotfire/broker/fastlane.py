@@ -12,7 +12,8 @@ from hotfire.model import RETRY_PREFIX, RETRY_TOPIC_CHARACTERS_MAX, SEND_FORBIDD
 from hotfire.protocol.codes import VERSION
 from hotfire.protocol.command import FRAME_BYTES_MAX
 from hotfire.protocol.record import BLANK_BYTES, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN, Host
-from hotfire.store.store import PULL_LIMITS, Store
+from hotfire.store.reading import PULL_LIMITS
+from hotfire.store.store import Store
 
 GRANTS_MAX = 65_536
 GRANT_CODES_MAX, GRANT_EXPRESSION_CHARACTERS_MAX = 64, 1024

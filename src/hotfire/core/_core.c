@@ -1,5 +1,8 @@
 /* The compiled core's front door. */
 #include "store.h"
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #ifndef HOTFIRE_SOURCE_HASH
 #define HOTFIRE_SOURCE_HASH ""
@@ -97,6 +100,24 @@ static PyObject *py_encode_record(PyObject *module, PyObject *args, PyObject *kw
     return out;
 }
 
+static PyObject *py_sync_map(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer view;
+    Py_ssize_t start, size;
+    if (!PyArg_ParseTuple(args, "y*nn", &view, &start, &size)) return NULL;
+    int failed = start < 0 || size < 0 || start > view.len - size ? EINVAL : 0;
+    if (!failed) {
+        uintptr_t first = ((uintptr_t)view.buf + (uintptr_t)start) & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+        size_t bytes = (uintptr_t)view.buf + (uintptr_t)(start + size) - first;
+        Py_BEGIN_ALLOW_THREADS
+        if (msync((void *)first, bytes, MS_SYNC)) failed = errno;
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&view);
+    if (failed) { errno = failed; return PyErr_SetFromErrno(PyExc_OSError); }
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, crc=0)"},
     {"java_hash", py_java_hash, METH_VARARGS, "java_hash(utf8) -> signed 32-bit hash of the string"},
@@ -104,6 +125,7 @@ static PyMethodDef functions[] = {
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
     {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_VARARGS | METH_KEYWORDS, "One stored record."},
     {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from) -> (entries, consumed, reason)"},
+    {"sync_map", py_sync_map, METH_VARARGS, "sync_map(mapped, start, size)"},
     {NULL}};
 
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "hotfire.core._core", .m_size = -1, .m_methods = functions};

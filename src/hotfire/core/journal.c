@@ -13,6 +13,7 @@
 #define GAP_READ_THROUGH 2048       /* reading a small gap is cheaper than one more system call */
 #define IOV_MAX_USED 128
 #define BLANK_MAGIC 0xCBD43194u
+#define STEP_WRITE "pwrite"
 
 /* ---- the flusher's side ---- */
 static int write_chunk(const uint8_t *data, hf_chunk *c) {
@@ -26,8 +27,17 @@ static int write_chunk(const uint8_t *data, hf_chunk *c) {
     return 0;
 }
 
+/* Says in the checkpoint how far the log is synced. Not synced itself, and an error is no harm: it only lags. */
+static void write_mark(hf_journal *j, int64_t durable) {
+    uint8_t mark[HF_MARK_BYTES];
+    uint8_t *p = put64(put_bytes(mark, j->mark_magic, sizeof j->mark_magic), (uint64_t)durable);
+    put32(p, hf_crc32(0, mark, (size_t)(p - mark)));
+    ssize_t ignored = pwrite(j->mark_fd, mark, sizeof mark, j->mark_position);
+    (void)ignored;
+}
+
 static int write_turn(hf_turn *t, int sync, const char **step) {
-    *step = "pwrite";
+    *step = STEP_WRITE;
     for (int i = 0; i < t->chunks_count; i++) {
         int error = write_chunk(t->data, &t->chunks[i]);
         if (error) return error;
@@ -51,7 +61,8 @@ static void *flusher(void *arg) {
         int sync = j->job_sync;
         pthread_mutex_unlock(&j->lock);
         const char *step;
-        int error = write_turn(turn, sync, &step);
+        int error = write_turn(turn, sync != HF_WRITE, &step);
+        if (!error && sync == HF_SYNC_MARK && j->mark_fd >= 0) write_mark(j, turn->end);
         pthread_mutex_lock(&j->lock);
         j->job = 0;
         j->done = 1;
@@ -228,6 +239,8 @@ static int journal_init(hf_journal *j, PyObject *args, PyObject *kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L|n", names, &end, &turn_bytes_max)) return -1;
     if (j->running) { PyErr_SetString(PyExc_RuntimeError, "journal is already running"); return -1; }
     j->end = j->written = end;
+    j->mark_fd = -1;
+    j->summed_from = INT64_MAX;
     j->turn_bytes_max = (size_t)turn_bytes_max;
     j->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (j->event_fd < 0) { PyErr_SetFromErrno(PyExc_OSError); return -1; }
@@ -339,10 +352,25 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
     return result;
 }
 
-/* submit(sync) -> bool: hands the filled turn to the flusher if it is idle and there is anything to write */
+/* set_mark(fd, position, magic): where the flusher says how far the log is synced, after each turn that marks */
+static PyObject *journal_set_mark(hf_journal *j, PyObject *args) {
+    int fd;
+    long long position;
+    const char *magic;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "iLy#", &fd, &position, &magic, &size)) return NULL;
+    if (size != sizeof j->mark_magic || j->busy) return PyErr_Format(PyExc_ValueError, "magic: 8 bytes, while no turn is written");
+    memcpy(j->mark_magic, magic, sizeof j->mark_magic);
+    j->mark_position = position;
+    j->mark_fd = fd;
+    Py_RETURN_NONE;
+}
+
+/* submit(how) -> bool: hands the filled turn to the flusher if it is idle and there is anything to write.
+   how: 0 write, 1 write and sync, 2 write, sync and mark, when all before it was synced too */
 static PyObject *journal_submit(hf_journal *j, PyObject *arg) {
-    int sync = PyObject_IsTrue(arg);
-    if (sync < 0) return NULL;
+    int sync = (int)PyLong_AsLong(arg);
+    if (sync == -1 && PyErr_Occurred()) return NULL;
     if (!j->running || j->busy || j->error || !j->turns[j->filling].size) Py_RETURN_FALSE;
     pthread_mutex_lock(&j->lock);
     j->filling = !j->filling;
@@ -351,6 +379,18 @@ static PyObject *journal_submit(hf_journal *j, PyObject *arg) {
     pthread_cond_signal(&j->wake);
     pthread_mutex_unlock(&j->lock);
     j->busy = 1;
+    Py_RETURN_TRUE;
+}
+
+/* retry() -> bool: writes the turn again that found no room on the disk */
+static PyObject *journal_retry(hf_journal *j, PyObject *ignored) {
+    (void)ignored;
+    if (!j->running || !j->stalled) Py_RETURN_FALSE;
+    pthread_mutex_lock(&j->lock);
+    j->stalled = 0;
+    j->job = 1;
+    pthread_cond_signal(&j->wake);
+    pthread_mutex_unlock(&j->lock);
     Py_RETURN_TRUE;
 }
 
@@ -365,6 +405,10 @@ static PyObject *journal_complete(hf_journal *j, PyObject *ignored) {
     int done = j->done, error = j->error;
     const char *step = j->error_step;
     j->done = 0;
+    if (done && (error == ENOSPC || error == EDQUOT) && !strcmp(step, STEP_WRITE)) {
+        j->error = error = done = 0; /* nothing of it was synced, so all of it can be written again */
+        j->stalled = 1;
+    }
     pthread_mutex_unlock(&j->lock);
     if (error) {
         char text[160];
@@ -434,9 +478,10 @@ static PyObject *journal_fetch(hf_journal *j, PyObject *arg) {
     for (int i = 0; i < count; i++) {
         long long physical;
         int size;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(arg, i), "Li", &physical, &size)) goto out;
+        long long index = 0;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(arg, i), "Li|L", &physical, &size, &index)) goto out;
         if (size <= 0) { PyErr_SetString(PyExc_ValueError, "piece without bytes"); goto out; }
-        pieces[i] = (hf_piece){physical, size};
+        pieces[i] = (hf_piece){physical, index, size};
         total += size;
     }
     result = PyBytes_FromStringAndSize(NULL, total);
@@ -473,6 +518,7 @@ static PyObject *journal_close(hf_journal *j, PyObject *ignored) {
     j->segments_count = 0; /* their descriptors are closed next, and may then be anybody's */
     Py_RETURN_NONE;
 }
+static PyObject *journal_stalled(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->stalled); }
 static PyObject *journal_busy(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->busy); }
 static PyObject *journal_full(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->turns[j->filling].size >= j->turn_bytes_max); }
 static PyObject *journal_pending(hf_journal *j, void *closure) { (void)closure; return PyLong_FromSize_t(j->turns[j->filling].size); }
@@ -483,7 +529,9 @@ static PyMethodDef journal_methods[] = {
     {"reserve", (PyCFunction)journal_reserve, METH_O, "reserve(size) -> physical offset or None"},
     {"append", (PyCFunction)journal_append, METH_VARARGS, "append(record, queue, index, tags) -> end"},
     {"set_index", (PyCFunction)journal_set_index, METH_VARARGS, "set_index(index, grow)"},
-    {"submit", (PyCFunction)journal_submit, METH_O, "submit(sync) -> bool"},
+    {"set_mark", (PyCFunction)journal_set_mark, METH_VARARGS, "set_mark(fd, position, magic)"},
+    {"submit", (PyCFunction)journal_submit, METH_O, "submit(how) -> bool"},
+    {"retry", (PyCFunction)journal_retry, METH_NOARGS, "retry() -> bool"},
     {"complete", (PyCFunction)journal_complete, METH_NOARGS, "complete() -> written end"},
     {"derive", (PyCFunction)journal_derive, METH_O, "derive(limit) -> watched queues that advanced, or None"},
     {"fetch", (PyCFunction)journal_fetch, METH_O, "fetch(pieces) -> bytes or None when cold"},
@@ -494,8 +542,10 @@ static PyMemberDef journal_members[] = {
     {"end", Py_T_LONGLONG, offsetof(hf_journal, end), Py_READONLY, NULL},
     {"written", Py_T_LONGLONG, offsetof(hf_journal, written), Py_READONLY, NULL},
     {"last_timestamp", Py_T_LONGLONG, offsetof(hf_journal, last_timestamp), 0, "Store time of the newest record."},
+    {"summed_from", Py_T_LONGLONG, offsetof(hf_journal, summed_from), 0, "Records from here on end in their checksum."},
     {NULL}};
 static PyGetSetDef journal_getset[] = {
+    {"stalled", (getter)journal_stalled, NULL, "The turn found no room on the disk; retry() tries again.", NULL},
     {"busy", (getter)journal_busy, NULL, "A turn is in the flusher's hands.", NULL},
     {"is_full", (getter)journal_full, NULL, "The turn being filled takes no more.", NULL},
     {"pending", (getter)journal_pending, NULL, "Bytes in the turn being filled.", NULL},

@@ -40,6 +40,7 @@ void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestam
     set_header64(x, END_OFFSET, physical);
     set_header64(x, END_TIME, timestamp);
     x->end_offset = physical;
+    x->end_timestamp = timestamp;
 }
 
 uint32_t hf_key_hash(hf_slice topic, hf_slice key) {
@@ -75,6 +76,7 @@ static int index_init(hf_index *x, PyObject *args, PyObject *kwargs) {
     x->next = header32(x, NEXT_ENTRY);
     if (x->next < 1 || x->next > entries) x->next = 1;
     x->end_offset = header64(x, END_OFFSET);
+    x->end_timestamp = header64(x, END_TIME);
     return 0;
 }
 
@@ -104,6 +106,7 @@ static PyObject *index_begin(hf_index *x, PyObject *args) {
     set_header32(x, NEXT_ENTRY, 1);
     x->next = 1;
     x->end_offset = offset;
+    x->end_timestamp = timestamp;
     Py_RETURN_NONE;
 }
 
@@ -169,7 +172,8 @@ static PyObject *index_repair(hf_index *x, PyObject *arg) {
     set_header32(x, USED_SLOTS, used);
     set_header32(x, NEXT_ENTRY, low);
     x->next = low;
-    if (low > 1) { set_header64(x, END_OFFSET, last_offset); set_header64(x, END_TIME, last_time); x->end_offset = last_offset; }
+    if (low > 1 && header64(x, END_OFFSET) == last_offset && header64(x, END_TIME) / 1000 >= last_time / 1000) last_time = header64(x, END_TIME); /* to the millisecond */
+    if (low > 1) { set_header64(x, END_OFFSET, last_offset); set_header64(x, END_TIME, last_time); x->end_offset = last_offset; x->end_timestamp = last_time; }
     return PyLong_FromLong(low - 1);
 }
 
@@ -182,6 +186,7 @@ static PyMethodDef index_methods[] = {
     {NULL}};
 static PyMemberDef index_members[] = {
     {"next", Py_T_INT, offsetof(hf_index, next), Py_READONLY, "Number of the next entry."},
+    {"end_timestamp", Py_T_LONGLONG, offsetof(hf_index, end_timestamp), Py_READONLY, "Store time of the newest record indexed."},
     {"reserved", Py_T_INT, offsetof(hf_index, reserved), 0, "Entries whose blocks are surely there."},
     {"end_offset", Py_T_LONGLONG, offsetof(hf_index, end_offset), Py_READONLY, "Offset of the newest record indexed."},
     {NULL}};

@@ -15,6 +15,7 @@
 #define PULL_SUBSCRIPTION 4
 #define SYS_FLAG_PLAIN 0x703    /* compression and multi-tag bits; anything else is not ordinary */
 #define CODES_MAX 64
+#define REPLY_BYTES_MAX (64 << 20) /* more than any pull may have; an entry that says so is harmed */
 #define READY_MUCH (2u << 20)   /* replies to pulls made in one call, beyond which the peer must read some */
 
 typedef struct {
@@ -326,7 +327,7 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     if (limits.count_max > 64) return NEXT_HANDLER; /* bulk pulls are the handler's */
     hf_selection chosen;
     hf_queue_select(queue, q.offset, &limits, codes, codes_count, pieces, &chosen);
-    if (chosen.missing || !chosen.count) return NEXT_HANDLER;
+    if (chosen.missing || !chosen.count || chosen.bytes > REPLY_BYTES_MAX) return NEXT_HANDLER;
 
     if (!room_for(&l->ready, &l->ready_room, l->ready_size + REPLY_ROOM + (size_t)chosen.bytes)) return NEXT_ERROR;
     uint8_t *at = l->ready + l->ready_size;
@@ -343,7 +344,9 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     p = end_reply(l, at, p, f->opaque, ",\"remark\":\"FOUND\"", (size_t)chosen.bytes);
     if (PyErr_Occurred()) return NEXT_ERROR;
     if (hf_journal_fetch(l->journal, pieces, chosen.count, p)) return NEXT_HANDLER; /* cold or gone: not our case */
-    l->ready_size = (size_t)(p - l->ready) + (size_t)chosen.bytes;
+    for (int i = 0; i < chosen.count; p += pieces[i++].size)
+        if (!hf_record_sound(p, &pieces[i], l->journal->summed_from)) return NEXT_HANDLER; /* which tells the harmed from the rest */
+    l->ready_size = (size_t)(p - l->ready);
     l->pulls++;
     if (q.sys_flag & PULL_COMMIT) {
         PyObject *commit = Py_BuildValue("(OLL)", PyTuple_GET_ITEM(grant, 3), (long long)q.queue_id, (long long)q.commit);

@@ -6,13 +6,15 @@ is why the compiled one exists. Knows bytes, descriptors and tables; no policy.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import queue
 import struct
 import threading
+import zlib
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,6 +26,13 @@ BLANK = struct.Struct(">II")  # size of the rest of the segment, magic
 BLANK_MAGIC = 0xCBD43194
 TURN_BYTES_MAX = 32 << 20
 PIECES_MAX = 4096  # of one selection, whatever its limits say
+
+
+WRITE, SYNC, SYNC_MARK = 0, 1, 2  # what the flusher does with a turn
+
+
+class NoRoom(OSError):
+    """A turn found no room on the disk. Nothing of it was synced, so all of it can be written again."""
 
 
 class Queue:
@@ -90,10 +99,10 @@ class Queue:
         memory_from: int,
         codes: tuple[int, ...] | None,
         limits: tuple[int, int, int, int, int],
-    ) -> tuple[list[tuple[int, int]], int, int, bool]:
+    ) -> tuple[list[tuple[int, int, int]], int, int, bool]:
         memory_count, disk_count, memory_bytes, disk_bytes, scan_max = limits
         count_max = min(count_max, PIECES_MAX)
-        pieces: list[tuple[int, int]] = []
+        pieces: list[tuple[int, int, int]] = []
         following, total = from_, 0
         for index in range(from_, min(self.max, from_ + scan_max)):
             entry = self.entry(index)
@@ -112,13 +121,17 @@ class Queue:
             following = index + 1
             if codes is not None and _int32(tags) not in codes:
                 continue
-            pieces.append((physical, size))
+            pieces.append((physical, size, index))
             total += size
         return pieces, following, total, False
 
 
 def _int32(value: int) -> int:
     return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+Turn = tuple[list[tuple[int, int, bytearray]], int, int]
+"""Chunks of a turn, what to do with them, where it ends."""
 
 
 class Journal:
@@ -128,7 +141,9 @@ class Journal:
         self.end: int = end
         self.written: int = end
         self.last_timestamp = 0
-        self.busy = False
+        self.summed_from = (1 << 63) - 1
+        self.busy = self.stalled = False
+        self._mark: tuple[int, int, bytes] | None = None
         self._turn_bytes_max = turn_bytes_max
         self._segments: list[tuple[int, int, int]] = []
         self._chunks: list[tuple[int, int, bytearray]] = []
@@ -138,7 +153,8 @@ class Journal:
         self._index: KeyIndex | None = None
         self._grow_index: Callable[[int], object] | None = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._jobs: queue.SimpleQueue[tuple[list[tuple[int, int, bytearray]], bool, int] | None]
+        self._jobs: queue.SimpleQueue[Turn | None]
+        self._turn: Turn = [], WRITE, end
         self._jobs = queue.SimpleQueue()
         self._done: int | OSError | None = None
         self._failed: OSError | None = None
@@ -220,19 +236,38 @@ class Journal:
         self._pending += len(data)
         self.end += len(data)
 
-    def submit(self, sync: bool) -> bool:
+    def set_mark(self, fd: int, position: int, magic: bytes) -> None:
+        """Where the flusher says how far the log is synced, after each turn that marks."""
+        self._mark = fd, position, magic
+
+    def submit(self, how: int) -> bool:
+        """Hand over the turn. 0: write it; 1: and sync; 2: and mark, when all before it was synced too."""
         if self.busy or self._failed or not self._pending:
             return False
         self.busy = True
-        self._jobs.put((self._chunks, sync, self.end))
+        self._turn = self._chunks, how, self.end
+        self._jobs.put(self._turn)
         self._chunks, self._pending = [], 0
+        return True
+
+    def retry(self) -> bool:
+        """Write the turn again that found no room on the disk."""
+        if not self.stalled:
+            return False
+        self.stalled = False
+        self._jobs.put(self._turn)
         return True
 
     def _flush(self) -> None:
         while (job := self._jobs.get()) is not None:
-            chunks, sync, end = job
+            chunks, how, end = job
             try:
-                _write_turn(chunks, sync)
+                _write_turn(chunks, how != WRITE)
+                if how == SYNC_MARK and self._mark is not None:
+                    fd, position, magic = self._mark
+                    head = magic + end.to_bytes(8)
+                    with suppress(OSError):  # it only lags
+                        os.pwrite(fd, head + zlib.crc32(head).to_bytes(4), position)
                 self._done = end
             except OSError as error:
                 self._done = error
@@ -242,7 +277,9 @@ class Journal:
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
         done, self._done = self._done, None
-        if isinstance(done, OSError):
+        if isinstance(done, NoRoom):
+            self.stalled = True
+        elif isinstance(done, OSError):
             self._failed = done
         if self._failed is not None:
             raise self._failed
@@ -285,9 +322,9 @@ class Journal:
             raise LookupError(f"no log segment holds {size} bytes at {physical}")
         return segment[2], physical - segment[0]
 
-    def fetch(self, pieces: list[tuple[int, int]]) -> bytes | None:
+    def fetch(self, pieces: Sequence[tuple[int, ...]]) -> bytes | None:
         parts = []
-        for physical, size in pieces:
+        for physical, size, *_ in pieces:
             try:
                 fd, position = self.locate(physical, size)
             except LookupError as error:
@@ -318,10 +355,21 @@ def _write_turn(chunks: list[tuple[int, int, bytearray]], sync: bool) -> None:
     for fd, position, data in chunks:
         view, done = memoryview(data), 0
         while done < len(view):
-            done += os.pwrite(fd, view[done:], position + done)
+            try:
+                done += os.pwrite(fd, view[done:], position + done)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise NoRoom(error.errno, f"pwrite: {error.strerror}") from None
+                raise
     if sync:
         for fd in dict.fromkeys(fd for fd, _, _ in chunks):
             os.fdatasync(fd)
+
+
+def sync_map(mapped: mmap.mmap, start: int, size: int) -> None:
+    """These bytes of a map are on disk when this returns."""
+    first = start - start % mmap.PAGESIZE
+    mapped.flush(first, start + size - first)
 
 
 class Reader:
@@ -338,8 +386,8 @@ class Reader:
     def fileno(self) -> int:
         return self._event
 
-    def submit(self, journal: Journal, pieces: list[tuple[int, int]], token: Any) -> None:
-        self._jobs.put(([(*journal.locate(physical, size), size) for physical, size in pieces], token))
+    def submit(self, journal: Journal, pieces: Sequence[tuple[int, ...]], token: Any) -> None:
+        self._jobs.put(([(*journal.locate(physical, size), size) for physical, size, *_ in pieces], token))
         self.queued += 1
 
     def _serve(self) -> None:

@@ -20,7 +20,7 @@ class KeyIndex:
             raise ValueError("index buffer is smaller than its slots and entries")
         self._slots, self._entries = slots, entries
         self.reserved = reserved
-        *_, self.end_offset, _, following = HEADER.unpack_from(self._view)
+        _, self.end_timestamp, _, self.end_offset, _, following = HEADER.unpack_from(self._view)
         self.next = following if 1 <= following <= entries else 1
 
     def close(self) -> None:
@@ -28,7 +28,7 @@ class KeyIndex:
 
     def begin(self, timestamp: int, offset: int) -> None:
         HEADER.pack_into(self._view, 0, timestamp, timestamp, offset, offset, 0, 1)
-        self.next, self.end_offset = 1, offset
+        self.next, self.end_offset, self.end_timestamp = 1, offset, timestamp
 
     @property
     def is_full(self) -> bool:
@@ -56,7 +56,7 @@ class KeyIndex:
         HEADER.pack_into(
             self._view, 0, begin, timestamp, begin_offset, physical, used + (not before), self.next
         )
-        self.end_offset = physical
+        self.end_offset, self.end_timestamp = physical, timestamp
         return True
 
     def query(self, hash_: int, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
@@ -88,7 +88,7 @@ class KeyIndex:
         slots_end = HEADER.size + self._slots * SLOT.size
         self._view[HEADER.size : slots_end] = bytes(slots_end - HEADER.size)
         begin, end, begin_offset, end_offset, _, _ = HEADER.unpack_from(self._view)
-        used = 0
+        header_end, header_offset, used = end, end_offset, 0
         for number in range(1, low):
             key, physical, seconds, _ = ENTRY.unpack_from(self._view, self._entry_at(number))
             (before,) = SLOT.unpack_from(self._view, self._slot_at(key))
@@ -96,6 +96,8 @@ class KeyIndex:
             SLOT.pack_into(self._view, self._slot_at(key), number)
             used += not before
             end, end_offset = begin + seconds * 1000, physical
+        if header_offset == end_offset and header_end // 1000 >= end // 1000:
+            end = header_end  # to the millisecond
         HEADER.pack_into(self._view, 0, begin, end, begin_offset, end_offset, used, low)
-        self.next, self.end_offset = low, end_offset
+        self.next, self.end_offset, self.end_timestamp = low, end_offset, end
         return low - 1

@@ -63,7 +63,7 @@ void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const i
             int32_t code = (int32_t)(int64_t)get64(entry + 12);
             if (!holds(codes, codes_count, code)) continue;
         }
-        pieces[out->count++] = (hf_piece){physical, size};
+        pieces[out->count++] = (hf_piece){physical, i, size};
         out->bytes += size;
     }
 }
@@ -176,7 +176,7 @@ static PyObject *queue_select(hf_queue *q, PyObject *args) {
     PyMem_Free(wanted);
     PyObject *list = PyList_New(s.count);
     for (int i = 0; list && i < s.count; i++) {
-        PyObject *piece = Py_BuildValue("(Li)", (long long)pieces[i].physical, pieces[i].size);
+        PyObject *piece = Py_BuildValue("(LiL)", (long long)pieces[i].physical, pieces[i].size, (long long)pieces[i].index);
         if (!piece) { Py_CLEAR(list); break; }
         PyList_SET_ITEM(list, i, piece);
     }

@@ -90,7 +90,8 @@ static PyObject *reader_submit(hf_reader *r, PyObject *args) {
     for (Py_ssize_t i = 0; i < count; i++) {
         long long physical;
         int size;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(pieces, i), "Li", &physical, &size)) { PyMem_Free(j); return NULL; }
+        long long index;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(pieces, i), "Li|L", &physical, &size, &index)) { PyMem_Free(j); return NULL; }
         hf_segment *s = hf_journal_segment(journal, physical);
         if (!s || size <= 0 || physical + size > s->start + s->size) {
             PyMem_Free(j);

@@ -57,7 +57,7 @@ void hf_record_write(const hf_record *r, size_t size, uint8_t *out) {
 
 /* ---- scan ---- */
 typedef struct {
-    int64_t physical, queue_offset, store_timestamp, tags;
+    int64_t physical, queue_offset, store_timestamp;
     uint32_t size;
     int32_t queue_id, sys_flag;
     hf_slice topic, properties;
@@ -122,12 +122,17 @@ static const char *scan_one(const uint8_t *p, size_t available, int verify, int6
     if (properties != size - at || properties > PROPERTIES_MAX) return "properties length";
     out->properties = (hf_slice){p + at, properties};
     if (verify) {
-        if ((hf_crc32(0, body_at, body) & 0x7fffffff) != get32(p + 8)) return "body checksum";
         int sum = appended_crc_ok(p, size, out->properties); /* a tear that wiped it leaves a record that seems never to have had one */
         if (sum == 0 || (sum < 0 && out->physical >= summed_from)) return "record checksum";
+        if (sum < 0 && (hf_crc32(0, body_at, body) & 0x7fffffff) != get32(p + 8)) return "body checksum";
     }
-    out->tags = tags_code(out->properties);
     return NULL;
+}
+
+int hf_record_sound(const uint8_t *p, const hf_piece *piece, int64_t summed_from) {
+    scanned s;
+    if (scan_one(p, (size_t)piece->size, 1, summed_from, &s)) return 0;
+    return s.size == (uint32_t)piece->size && s.physical == piece->physical && s.queue_offset == piece->index;
 }
 
 static int add_hash(PyObject *list, uint32_t value) {
@@ -183,7 +188,7 @@ PyObject *hf_scan_records(PyObject *module, PyObject *args) {
         if (s.physical != base + (int64_t)at) { reason = "physical offset"; break; }
         PyObject *entry = Py_BuildValue("(LIy#iLLLiN)", (long long)s.physical, s.size, (const char *)s.topic.p,
                                         (Py_ssize_t)s.topic.size, s.queue_id, (long long)s.queue_offset,
-                                        (long long)s.tags, (long long)s.store_timestamp, s.sys_flag, key_hashes(s.topic, s.properties));
+                                        (long long)tags_code(s.properties), (long long)s.store_timestamp, s.sys_flag, key_hashes(s.topic, s.properties));
         if (!entry || PyList_Append(entries, entry)) { Py_XDECREF(entry); Py_CLEAR(entries); break; }
         Py_DECREF(entry);
         at += s.size;

@@ -20,6 +20,7 @@
 #define HF_PIECES_MAX 4096
 
 /* ---- record ---- */
+typedef struct { int64_t physical, index; int32_t size; } hf_piece; /* index: of the queue entry */
 typedef struct {
     hf_slice topic, body, properties, suffix; /* suffix: properties the broker adds, already encoded */
     hf_slice born_host, store_host;           /* address and port: 8 or 20 bytes */
@@ -29,6 +30,7 @@ typedef struct {
 } hf_record;
 
 size_t hf_record_size(const hf_record *r);       /* 0 when the properties do not fit their 16-bit length */
+int hf_record_sound(const uint8_t *p, const hf_piece *piece, int64_t summed_from); /* whole, unharmed, and the one its entry means */
 void hf_record_write(const hf_record *r, size_t size, uint8_t *out);
 PyObject *hf_scan_records(PyObject *module, PyObject *args);
 
@@ -44,7 +46,6 @@ typedef struct {
 } hf_queue;
 extern PyTypeObject hf_queue_type;
 
-typedef struct { int64_t physical; int32_t size; } hf_piece;
 typedef struct {
     int32_t count_max, memory_count_max, disk_count_max, scan_max;
     int64_t bytes_max, memory_bytes_max, disk_bytes_max, memory_from;
@@ -62,7 +63,7 @@ typedef struct {
     Py_buffer view;
     uint32_t slots;
     int32_t entries, reserved, next; /* places in all, places with blocks on disk, next to use */
-    int64_t end_offset;              /* of the newest record indexed */
+    int64_t end_offset, end_timestamp; /* of the newest record indexed */
 } hf_index;
 extern PyTypeObject hf_index_type;
 int hf_index_full(hf_index *x);
@@ -83,6 +84,7 @@ typedef struct {
     hf_segment *segments;
     int segments_count, segments_room;
     int64_t end, written;          /* next byte to assign; first byte not yet written (or synced) */
+    int64_t summed_from;           /* records from here on end in their checksum */
     int64_t last_timestamp;        /* store time of the newest record; it never goes back */
     size_t turn_bytes_max;
     hf_derivation *derivations;    /* ring of entries that follow the log */
@@ -96,10 +98,16 @@ typedef struct {
     pthread_cond_t wake;
     int running, job, done, stop, job_sync, error, event_fd;
     const char *error_step;
+    int mark_fd;                   /* where the flusher says how far the log is synced */
+    int64_t mark_position;
+    uint8_t mark_magic[8];
     int busy;                      /* loop side: a turn is in the flusher's hands */
+    int stalled;                   /* loop side: it found no room on the disk and waits to be tried again */
 } hf_journal;
 extern PyTypeObject hf_journal_type;
 
+enum { HF_WRITE, HF_SYNC, HF_SYNC_MARK }; /* what the flusher does with a turn */
+#define HF_MARK_BYTES 20           /* magic 8, log offset 8, CRC-32 of these 4 */
 enum { HF_RESERVED, HF_NEED_SEGMENT, HF_TURN_FULL };
 int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset);
 uint8_t *hf_journal_space(hf_journal *j, size_t size); /* after reserve: room for the record; NULL without memory */

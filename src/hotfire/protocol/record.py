@@ -288,19 +288,20 @@ def _crc_property(crc: int) -> bytes:
 
 
 def record_checksum_ok(record: Buffer, *, require_crc: bool = False) -> bool:
-    """Whether the one record in `record` is whole: layout, body CRC and, if it has one, record CRC.
+    """Whether the one record in `record` is whole: layout and record CRC, or body CRC where it has none.
 
     A tear that wiped the record CRC leaves a record without one; who always writes it must require it.
     """
     try:
-        decoded = decode_record(record)
+        decoded = decode_record(record, check_crc=False)
+        if decoded.size != len(record):
+            return False
+        tail = decoded.properties[-CRC_PROPERTY_BYTES:]
+        if not tail.startswith(_CRC_PREFIX):
+            decode_record(record)
+            return not require_crc
     except RecordInvalid:
         return False
-    if decoded.size != len(record):
-        return False
-    tail = decoded.properties[-CRC_PROPERTY_BYTES:]
-    if not tail.startswith(_CRC_PREFIX):
-        return not require_crc
     return tail == _crc_property(crc31(memoryview(record)[: decoded.size - CRC_PROPERTY_BYTES]))
 
 

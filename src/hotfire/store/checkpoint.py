@@ -13,10 +13,15 @@
     96     8  log offset from which on every record ends in its checksum
    104     8  key index entries of records below the offset at 72
    112     4  CRC-32 of bytes 0..39 and 64..111
+   512     8  magic "HOTMARK1"                                (ours too: after every sync of the log)
+   520     8  log offset synced
+   528     4  CRC-32 of bytes 512..527
 
-4096 bytes in all. The checksum covers the reference's fields too: when its broker has written to the store
-since, they differ, and our marks no longer say anything about the log. Then, or when the file is damaged,
-recovery goes without them.
+4096 bytes in all, written in place: each of the two parts lies within one sector, which a disk writes as a
+whole or not at all. The mark lags behind by seconds when the power fails, and by nothing when only the
+process does; that it is behind the truth is no harm, and it is never ahead. The checksum covers the
+reference's fields too: when its broker has written to the store since, they differ, and our marks no longer
+say anything about the log. Then, or when the file is damaged, recovery goes without them.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
+from hotfire.store.disk import Disk
 from hotfire.store.scan import NEVER
 
 FILE = "checkpoint"
@@ -34,6 +40,9 @@ _TIMES = struct.Struct(">qqqqq")
 _OURS = struct.Struct(">8sqqqqq")
 _CRC = struct.Struct(">I")
 _OURS_AT = 64
+SECTOR_BYTES = 512
+MARK_AT, MARK_MAGIC = 512, b"HOTMARK1"
+_MARK = struct.Struct(">8sqI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,8 @@ class Checkpoint:
     """Our marks are there and speak of the log as it is."""
 
     def encode(self) -> bytes:
-        out = bytearray(CHECKPOINT_BYTES)
+        """The first sector of the file."""
+        out = bytearray(SECTOR_BYTES)
         _TIMES.pack_into(
             out,
             0,
@@ -82,8 +92,55 @@ class Checkpoint:
             reference,
             is_ours=True,
             derived=derived,
-            durable=durable,
+            durable=max(durable, decode_mark(data)),
             entries=entries,
             summed_from=summed_from,
             keys=keys,
         )
+
+
+def encode_mark(durable: int) -> bytes:
+    head = _MARK.pack(MARK_MAGIC, durable, 0)[:-4]
+    return head + zlib.crc32(head).to_bytes(4)
+
+
+def decode_mark(data: bytes) -> int:
+    """The offset the mark says was synced, 0 without a sound one."""
+    if len(data) < MARK_AT + _MARK.size:
+        return 0
+    magic, durable, crc = _MARK.unpack_from(data, MARK_AT)
+    head = data[MARK_AT : MARK_AT + _MARK.size - 4]
+    return int(durable) if magic == MARK_MAGIC and crc == zlib.crc32(head) else 0
+
+
+class CheckpointFile:
+    """The file, open for as long as the store is."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.fd = -1
+
+    def open(self) -> Checkpoint:
+        """What it says; made, or brought to its size, when it is not there or not whole."""
+        found = self._disk.read_whole(FILE)
+        if found is None or len(found) != CHECKPOINT_BYTES:
+            self.fd = self._disk.allocate(FILE, CHECKPOINT_BYTES)
+            if found:
+                self._disk.write(self.fd, found[:CHECKPOINT_BYTES], 0)
+        else:
+            self.fd = self._disk.open(FILE)
+        return Checkpoint.decode(found)
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """On the disk when this returns."""
+        self._disk.write(self.fd, checkpoint.encode(), 0)
+        self._disk.sync(self.fd)
+
+    def mark(self, durable: int) -> None:
+        """The log is synced up to `durable`."""
+        self._disk.write(self.fd, encode_mark(durable), MARK_AT)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            self._disk.close(self.fd)
+            self.fd = -1

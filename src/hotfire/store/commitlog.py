@@ -68,6 +68,14 @@ class CommitLog:
             self.journal.add_segment(start, self._config.segment_bytes, fd)
 
     @property
+    def segment_bytes(self) -> int:
+        return self._config.segment_bytes
+
+    def segment_of(self, offset: int) -> int:
+        """First offset of the segment that holds `offset`."""
+        return offset - offset % self._config.segment_bytes
+
+    @property
     def min_offset(self) -> int:
         return next(iter(self.segments), 0)
 

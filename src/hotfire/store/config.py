@@ -1,10 +1,37 @@
-"""What a store must be told. Sizes and intervals only; where they come from is the broker's affair."""
+"""What a store must be told. Sizes, times and ratios; where they come from is the broker's affair."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ENTRY_BYTES = 20
+_SECOND, _MINUTE = 1000, 60_000
+DELAYS_MS = (
+    *(n * _SECOND for n in (1, 5, 10, 30)),
+    *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """When files of the log go, with the reference implementation's defaults."""
+
+    hours: tuple[int, ...] = (4,)
+    """Of the day, at which expired files are removed."""
+    reserved_hours: int = 72
+    disk_clean_ratio: float = 0.75
+    """Above this, expired files go at any hour."""
+    disk_force_ratio: float = 0.85
+    """Above this, the oldest go whatever their age."""
+    disk_refuse_ratio: float = 0.90
+    """Above this, nothing more is stored."""
+    may_force: bool = True
+    period_ms: int = 10_000
+    batch_max: int = 10
+    pause_ms: int = 100
+    """Between two removals."""
+    forced_after_ms: int = 120_000
+    """A file still read so long after it was let go loses its name all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +46,24 @@ class StoreConfig:
     sync_flush: bool = True
     append_crc: bool = True
     flush_interval_ms: int = 500
+    flush_timed: bool = True
+    flush_least_pages: int = 4
+    flush_thorough_interval_ms: int = 10_000
     queue_flush_interval_ms: int = 1000
+    dirty_bytes_max: int = 256 << 20
+    """ASYNC_FLUSH: written and not yet synced; beyond it each turn waits for the disk."""
     turn_bytes_max: int = 32 << 20
     index_enable: bool = True
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
+    delays_ms: tuple[int, ...] = DELAYS_MS
+    """Of the delay levels, lowest first: a queue entry of a delayed message holds its time of delivery."""
+    pool_buffers: int = 0
+    """Transient pool: buffers of a segment's size, locked in memory; 0 for none."""
+    commit_interval_ms: int = 200
+    commit_least_pages: int = 4
+    commit_thorough_interval_ms: int = 200
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
 
     def __post_init__(self) -> None:
         if self.queue_file_bytes % ENTRY_BYTES or self.queue_file_bytes <= 0:

@@ -171,6 +171,13 @@ class Disk:
         finally:
             os.close(fd)
 
+    def sync_map(self, mapped: Mapped, start: int, size: int) -> None:
+        """These bytes of a map are on disk when this returns. Takes no lock of the interpreter meanwhile."""
+        try:
+            core.sync_map(mapped, start, size)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from None
+
     # --- small files ---
 
     def read_whole(self, relative: str) -> bytes | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from hotfire import core
+from hotfire.errors import StoreCorrupt
 from hotfire.protocol.record import key_hash
 from hotfire.store.config import StoreConfig
 from hotfire.store.disk import Disk, Mapped
@@ -31,6 +32,9 @@ class KeyIndexes:
         self._files: dict[str, tuple[Mapped, core.KeyIndex]] = {}
         self._journal: core.Journal | None = None
         self._dirty: set[str] = set()
+        """Files to be synced as a whole, slots and all."""
+        self._synced = 0
+        """Entries of the newest file that were taken for a sync."""
 
     @property
     def file_bytes(self) -> int:
@@ -50,13 +54,27 @@ class KeyIndexes:
     def load(self, trusted_below: int, *, was_unclean: bool) -> None:
         """Open the files; after an unclean end keep only the entries of records before `trusted_below`."""
         for name in self._disk.names(ROOT):
-            if not name.isdecimal():
+            if not name.isdecimal() or not self._has_its_size(name):
                 continue
             index = self._open(name)
             if (was_unclean or index.end_offset >= trusted_below) and not self._keep(
                 name, index, trusted_below
             ):
                 self._remove(name)
+
+    def _has_its_size(self, name: str) -> bool:
+        """A file of another size is refused: its slots would be misplaced. One without any is removed."""
+        size = self._disk.size(f"{ROOT}/{name}")
+        if size == 0:  # made, and not yet given its size
+            self._disk.remove(f"{ROOT}/{name}")
+            return False
+        if size != self.file_bytes:
+            raise StoreCorrupt(
+                f"index file {self._disk.path(ROOT)}/{name} has {size} bytes, configured are "
+                f"{self.file_bytes}: set maxHashSlotNum and maxIndexNum to what this store was made "
+                "with, or move its index directory away to have it made anew from the log"
+            )
+        return True
 
     def _keep(self, name: str, index: core.KeyIndex, trusted_below: int) -> bool:
         if index.end_offset < trusted_below and index.next >= self._entries:
@@ -99,17 +117,19 @@ class KeyIndexes:
         self._disk.make_directory(ROOT)
         while self._disk.exists(f"{ROOT}/{file_name(timestamp)}"):
             timestamp += 1
-        before = self._last if self._files else None
+        before = next(reversed(self._files.items()), None)
         self._open(file_name(timestamp))
+        self._synced = 0
         if before is not None:
-            self._last.begin(timestamp, before.end_offset)
+            name, (_, index) = before
+            self._dirty.add(name)
+            self._last.begin(index.end_timestamp, index.end_offset)
 
     def _reserve(self) -> None:
         name, last = next(reversed(self._files)), self._last
         count = min(self._entries, last.next + RESERVE_STEP_ENTRIES)
         self._disk.reserve(f"{ROOT}/{name}", self._entries_at + count * ENTRY_BYTES)
         last.reserved = count
-        self._dirty.add(name)
 
     def _open(self, name: str) -> core.KeyIndex:
         mapped = self._disk.map(f"{ROOT}/{name}", self.file_bytes)
@@ -122,6 +142,7 @@ class KeyIndexes:
         index.close()
         mapped.close()
         self._dirty.discard(name)
+        self._synced = 0
         self._disk.remove(f"{ROOT}/{name}")
 
     # --- asking ---
@@ -138,10 +159,30 @@ class KeyIndexes:
 
     # --- keeping ---
 
+    def take_ranges(self) -> list[tuple[Mapped, int, int]]:
+        """Header and new entries of the newest file. Slots lie all over it and are made of these."""
+        if not self._files:
+            return []
+        mapped, last = next(reversed(self._files.values()))
+        since, self._synced = self._synced, last.next
+        if since == last.next:
+            return []
+        return [
+            (mapped, 0, HEADER_BYTES),
+            (mapped, self._entries_at + since * ENTRY_BYTES, (last.next - since) * ENTRY_BYTES),
+        ]
+
     def take_dirty(self) -> set[str]:
+        """Files that are full since, and those mended: to be synced slots and all."""
         dirty = {f"{ROOT}/{name}" for name in self._dirty}
-        self._dirty = {next(reversed(self._files))} if self._files else set()
+        self._dirty.clear()
         return dirty
+
+    def take_files(self) -> set[str]:
+        """Every file that has anything unsynced."""
+        files = self.take_dirty() | {f"{ROOT}/{name}" for name in list(self._files)[-1:]}
+        self._synced = self._last.next if self._files else 0
+        return files
 
     def close(self) -> None:
         for mapped, index in self._files.values():

@@ -1,15 +1,18 @@
 """Start-up, told as one story.
 
-    1. Open the log's segments. Read the checkpoint: up to `derived` every queue entry was on disk.
-    2. Open the queues and keep the entries that point below `derived`. The rest is written anew. If there are
-       not as many as the checkpoint counted, a queue was lost, and all are made anew from the log's start.
-    3. Read the log from there. A record counts when its layout, its own offset and its checksums are right.
-    4. The first place where that fails is the end, provided nothing known to be durable lies behind it:
-       a fault below the durable mark is damage, not a torn tail, and is never cut away. This is looked at
-       before anything is changed.
+    1. Open the log's segments. Read the checkpoint: up to `derived` every queue entry and every key was on
+       disk, up to `durable` every byte of the log.
+    2. Open the queues and the key index and keep what points below `derived`. The rest is written anew. If
+       there is not as much as the checkpoint counted, something was lost, and all is made anew from the log.
+    3. Read the log from there. A record counts when its layout, its own offset and its checksums are right
+       and its store time is not before that of the record before it.
+    4. The first place where that fails is the end if nothing known to be durable lies behind it. A fault
+       below the durable mark is damage: said, never cut away, passed over to the next sound record.
     5. Behind the end of the log and of each queue, zeros, synced: stale bytes must not come back to life.
+    6. What lies behind the durable mark is written again and synced: after a sync that failed the kernel
+       calls pages clean that the disk never got.
 
-Knows the log, the queues and the checkpoint. Must not know topics' settings or clients.
+Knows the log, the queues, the index and the checkpoint. Must not know topics' settings or clients.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hotfire.errors import StoreCorrupt
 from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
-from hotfire.store.checkpoint import Checkpoint
+from hotfire.store.checkpoint import Checkpoint, CheckpointFile
 from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
@@ -30,7 +33,7 @@ from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
 from hotfire.store.keyindex import KeyIndexes
-from hotfire.store.scan import NEVER, Scanned, scan_records
+from hotfire.store.scan import Scanned, scan_records
 
 WINDOW_BYTES = 16 << 20
 """Larger than any record, so that a record cut by the window's end is whole in the next one."""
@@ -38,6 +41,7 @@ WINDOW_BYTES = 16 << 20
 TURNS_UNDER_WAY_MAX = 2
 """One being written, one being filled: what a crash may leave in pieces."""
 MAGIC_AT, PHYSICAL_AT, MAGIC_REACH_BYTES = 4, 28, 36
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 log = logging.getLogger("hotfire.store")
@@ -50,6 +54,8 @@ class Recovered:
     end: int
     records: int = 0
     last_timestamp: int = 0
+    damage: list[tuple[int, int]] = field(default_factory=list)
+    """Stretches of the log that hold no sound record, from and to."""
 
 
 OpenQueue = Callable[[str, int], ConsumeQueue]
@@ -59,24 +65,64 @@ def recover(
     disk: Disk,
     config: StoreConfig,
     commitlog: CommitLog,
+    checkpoints: CheckpointFile,
     checkpoint: Checkpoint,
     open_queue: OpenQueue,
     index: KeyIndexes | None,
     *,
     was_unclean: bool,
 ) -> Recovered:
-    """Find the log's end and make the queues agree with it. Queues are opened through `open_queue`."""
-    oldest = commitlog.min_offset
-    start = max(min(checkpoint.derived, _last_end(commitlog, config)), oldest)
-    is_foreign = not checkpoint.is_ours and not was_unclean
-    queues = _load_queues(disk, open_queue, trusted_below=NEVER if is_foreign else start)
-    if is_foreign:  # closed cleanly by the reference's broker: every record has its entries
-        start = max(oldest, *(queue.physical_end for queue in queues.values()), 0)
+    """Find the log's end and make queues and index agree with it. Queues are opened through `open_queue`."""
+    oldest, last = commitlog.min_offset, _last_end(commitlog, config)
+    if checkpoint.durable > last:
+        raise StoreCorrupt(
+            f"log {disk.path(LOG_ROOT)} ends at {last}, but was durable up to {checkpoint.durable}: restore "
+            f"the missing segments from a copy, or remove {disk.path(CHECKPOINT_FILE)} to go on without them"
+        )
+    start = max(checkpoint.derived, oldest)
+    queues = _load_queues(disk, open_queue, trusted_below=start)
+    start = _check_counts(disk, checkpoint, queues, open_queue, index, start, oldest, was_unclean=was_unclean)
+    if start < checkpoint.derived:  # half-made queues must not be believed if we end before we are done
+        checkpoints.write(replace(checkpoint, derived=start))
+    found = Recovered(
+        end=start, last_timestamp=checkpoint.log_timestamp if start == checkpoint.derived else 0
+    )
+    walk = _Walk(disk, config, commitlog, checkpoint, was_unclean=was_unclean)
+    reason = walk.scan(found, lambda entry: _derive(entry, queues, open_queue, index, config.delays_ms))
+    found.last_timestamp = max(found.last_timestamp, checkpoint.log_timestamp)
+    # closed by us at this very end: everything behind it is as we left it, and we left zeros
+    is_clean = not was_unclean and found.end == checkpoint.derived == checkpoint.durable
+    if not is_clean:
+        cut = _cut(disk, config, commitlog, found.end)
+        if cut:
+            log.warning("torn records cut off the log end=%d cut_bytes=%d reason=%s", found.end, cut, reason)
+        _write_again(disk, config, commitlog, checkpoint.durable, found.end)
+    for queue in queues.values():
+        queue.entries.next = queue.entries.max
+        if not is_clean:
+            queue.cut()
+    if found.records:
+        log.info("recovered records=%d from=%d end=%d stopped=%s", found.records, start, found.end, reason)
+    return found
+
+
+def _check_counts(
+    disk: Disk,
+    checkpoint: Checkpoint,
+    queues: dict[tuple[str, int], ConsumeQueue],
+    open_queue: OpenQueue,
+    index: KeyIndexes | None,
+    start: int,
+    oldest: int,
+    *,
+    was_unclean: bool,
+) -> int:
+    """Where to read the log from: `start`, or its beginning when queues or keys are not as counted."""
     entries = sum(queue.entries.max for queue in queues.values())
     if checkpoint.is_ours and start > oldest and entries != checkpoint.entries:
         log.warning("queues are made anew from the log entries=%d expected=%d", entries, checkpoint.entries)
         start = oldest
-        queues = _load_queues(disk, open_queue, trusted_below=start)
+        queues |= _load_queues(disk, open_queue, trusted_below=start)
     if index is not None:
         index.load(start, was_unclean=was_unclean)
         if checkpoint.is_ours and start > oldest and index.count != checkpoint.keys:
@@ -85,27 +131,7 @@ def recover(
             )
             start = oldest
             index.clear()
-    walk = _Walk(disk, config, commitlog, checkpoint)
-    walk.refuse_damage(start)
-    if start < checkpoint.derived:  # half-made queues must not be believed if we end before we are done
-        disk.write_whole(CHECKPOINT_FILE, replace(checkpoint, derived=start).encode())
-    found = Recovered(end=start, last_timestamp=checkpoint.log_timestamp)
-    reason = walk.scan(found, lambda entry: _derive(entry, queues, open_queue, index))
-    for fd in commitlog.holding(start, found.end):
-        disk.sync(fd)  # read back is not the same as on the disk
-    # closed by us at this very end: everything behind it is as we left it, and we left zeros
-    is_clean = not was_unclean and found.end == checkpoint.derived == checkpoint.durable
-    if not is_clean:
-        cut = _cut(disk, config, commitlog, found.end)
-        if cut:
-            log.warning("torn records cut off the log end=%d cut_bytes=%d reason=%s", found.end, cut, reason)
-    for queue in queues.values():
-        queue.entries.next = queue.entries.max
-        if not is_clean:
-            queue.cut()
-    if found.records:
-        log.info("recovered records=%d from=%d end=%d stopped=%s", found.records, start, found.end, reason)
-    return found
+    return start
 
 
 def _last_end(commitlog: CommitLog, config: StoreConfig) -> int:
@@ -132,42 +158,70 @@ def _load_queues(
 class _Walk:
     """Reads the log record by record."""
 
-    def __init__(self, disk: Disk, config: StoreConfig, commitlog: CommitLog, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        commitlog: CommitLog,
+        checkpoint: Checkpoint,
+        *,
+        was_unclean: bool,
+    ) -> None:
         self._disk = disk
         self._config = config
         self._log = commitlog
         self._checkpoint = checkpoint
+        self._was_unclean = was_unclean
 
-    def refuse_damage(self, start: int) -> None:
-        """Raise when what looks like the log's end is a fault with good records behind it.
+    def scan(self, found: Recovered, derive: Callable[[Scanned], None]) -> str:
+        """Walk on from `found.end` to the log's end, over what is damaged; why it is the end."""
+        while True:
+            reason = self._run(found, derive)
+            resume = self._behind_damage(found)
+            if resume is None:
+                return reason
+            log.error(
+                "log is damaged %s from=%d to=%d reason=%s: the records there are lost, others are served; "
+                "look at it with `hotfire store verify`, restore the file from a copy",
+                _place(self._disk, self._config, found.end), found.end, resume, reason,
+            )  # fmt: skip
+            found.damage.append((found.end, resume))
+            found.end = resume
+
+    def _behind_damage(self, found: Recovered) -> int | None:
+        """Where the log goes on if `found.end` is a fault in its midst; None if it is the end.
 
         Below the durable mark any fault is damage. Behind it a crash may have left a hole, but not one longer
-        than the turns that were under way. Without our marks nothing is known: a record behind the fault,
-        wherever it lies, may have been acknowledged.
+        than the turns that were under way: a sound record further behind shows damage again. Without our
+        marks a record behind the fault, wherever it lies, may have been acknowledged; one older than those
+        before it is left over from an earlier life of the file.
         """
-        durable, found = self._checkpoint.durable, Recovered(end=start)
-        reason = self.scan(found, lambda entry: None)
-        place = _place(self._disk, self._config, found.end)
-        fault = f"log record at offset {found.end} ({place}) is damaged ({reason})"
-        mend = "restore this file from a copy, or cut the log there by hand; nothing was changed"
-        if found.end < durable:
-            raise StoreCorrupt(f"{fault}, but the log was durable up to {durable}: {mend}")
+        end, durable = found.end, self._checkpoint.durable
+        if end < durable:
+            behind = self._sound_record_behind(end, 0)
+            return durable if behind is None else min(behind, durable)
+        if self._checkpoint.is_ours and not self._was_unclean:
+            return None
         reach = TURNS_UNDER_WAY_MAX * self._config.turn_bytes_max if self._checkpoint.is_ours else 0
-        behind = self._sound_record_behind(found.end + reach)
-        if behind is not None:
-            raise StoreCorrupt(f"{fault}, but there is a sound record at {behind}: {mend}")
+        newest = 0 if self._checkpoint.is_ours else found.last_timestamp
+        if self._sound_record_behind(end + reach, newest) is None:
+            return None
+        return self._sound_record_behind(end, newest)
 
-    def _sound_record_behind(self, offset: int) -> int | None:
-        """The first offset behind `offset` where a sound record begins that says itself it lies there."""
+    def _sound_record_behind(self, offset: int, newest: int) -> int | None:
+        """The first offset behind `offset` where a sound record begins that says itself it lies there.
+
+        It must not have been stored before `newest`.
+        """
         for start, fd in self._log.segments.items():
             end = self._config.segment_bytes
             for at, size in self._disk.written_ranges(fd, max(0, offset + 1 - start), end):
-                found = self._sound_record_in(fd, start, at, size)
+                found = self._sound_record_in(fd, start, at, size, newest)
                 if found is not None:
                     return found
         return None
 
-    def _sound_record_in(self, fd: int, start: int, at: int, size: int) -> int | None:
+    def _sound_record_in(self, fd: int, start: int, at: int, size: int, newest: int) -> int | None:
         window = self._disk.read(fd, size + MAGIC_REACH_BYTES, at)
         for match in _MAGIC.finditer(window):
             begin = match.start() - MAGIC_AT
@@ -177,12 +231,13 @@ class _Walk:
                 continue
             length = int.from_bytes(window[begin : begin + 4])
             record = self._disk.read(fd, min(length, self._config.segment_bytes), at + begin)
-            if scan_records(record, physical, True)[0]:
+            sound, _, _ = scan_records(record, physical, True, self._checkpoint.summed_from)
+            if sound and sound[0].store_timestamp >= newest:
                 return physical
         return None
 
-    def scan(self, found: Recovered, derive: Callable[[Scanned], None], stop: int = NEVER) -> str:
-        """Walk on from `found.end`, at least to `stop` if the log goes that far; why it ended.
+    def _run(self, found: Recovered, derive: Callable[[Scanned], None]) -> str:
+        """Walk on from `found.end` while records are sound; why it ended.
 
         Leaves the end and the newest store time in `found`.
         """
@@ -193,16 +248,15 @@ class _Walk:
                 continue
             reason, window_bytes = "partial", WINDOW_BYTES
             while found.end < segment_end:
-                if found.end >= stop:
-                    return "stop"
                 window = self._disk.read(fd, min(window_bytes, segment_end - found.end), found.end - start)
                 entries, consumed, reason = scan_records(window, found.end, True, summed_from)
                 for entry in entries:
+                    if entry.store_timestamp < found.last_timestamp and entry.physical >= summed_from:
+                        return "store time"  # a record of an earlier life of these bytes
+                    found.last_timestamp = max(found.last_timestamp, entry.store_timestamp)
                     derive(entry)
-                if entries:
-                    found.records += len(entries)
-                    found.last_timestamp = max(found.last_timestamp, entries[-1].store_timestamp)
-                found.end += consumed
+                    found.records += 1
+                    found.end = entry.physical + entry.size
                 if reason == "partial" and not consumed and len(window) < segment_end - found.end:
                     window_bytes *= 2  # a record larger than any we would write
                 elif reason != "partial" or not consumed:
@@ -218,6 +272,7 @@ def _derive(
     queues: dict[tuple[str, int], ConsumeQueue],
     open_queue: OpenQueue,
     index: KeyIndexes | None,
+    delays_ms: tuple[int, ...],
 ) -> None:
     kind = entry.sys_flag & SysFlag.TRANSACTION_MASK
     if index is not None and kind != SysFlag.TRANSACTION_ROLLBACK:
@@ -225,12 +280,17 @@ def _derive(
             index.put(hash_, entry.physical, entry.store_timestamp)
     if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
         return  # they never get a queue entry
+    if entry.sys_flag & SysFlag.INNER_BATCH:
+        return  # these lie in queues of another kind, which stay as they are
     key = entry.topic.decode(), entry.queue_id
     queue = queues.get(key)
     if queue is None:
         queue = queues[key] = open_queue(*key)
     if entry.queue_offset >= queue.entries.max:
-        queue.put(entry.queue_offset, entry.physical, entry.size, entry.tags)
+        tags = entry.tags
+        if entry.topic == SCHEDULE_TOPIC:  # parked until then: a queue for each level
+            tags = entry.store_timestamp + delays_ms[min(entry.queue_id, len(delays_ms) - 1)]
+        queue.put(entry.queue_offset, entry.physical, entry.size, tags)
 
 
 def _cut(disk: Disk, config: StoreConfig, commitlog: CommitLog, end: int) -> int:
@@ -241,3 +301,16 @@ def _cut(disk: Disk, config: StoreConfig, commitlog: CommitLog, end: int) -> int
             within = max(0, end - start)
             cut += disk.zero(fd, within, config.segment_bytes - within)
     return cut
+
+
+def _write_again(disk: Disk, config: StoreConfig, commitlog: CommitLog, durable: int, end: int) -> None:
+    """The bytes of [durable, end) once more, synced. Without a mark the last segment must do."""
+    last = next(reversed(commitlog.segments), 0)
+    for start, fd in commitlog.segments.items():
+        at = max(start, durable or last)
+        while at < min(start + config.segment_bytes, end):
+            step = min(WINDOW_BYTES, start + config.segment_bytes - at, end - at)
+            disk.write(fd, disk.read(fd, step, at - start), at - start)
+            at += step
+        if start < end and durable < start + config.segment_bytes:
+            disk.sync(fd)  # read back is not the same as on the disk

@@ -17,12 +17,11 @@ import dataclasses
 import logging
 import os
 import select
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 
 from hotfire import core
+from hotfire.core.plain import SYNC, SYNC_MARK, WRITE
 from hotfire.errors import StoreFull, StoreReadOnly
 from hotfire.protocol.record import (
     CRC_PROPERTY_BYTES,
@@ -33,52 +32,21 @@ from hotfire.protocol.record import (
     parse_properties,
     tags_code,
 )
-from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
-from hotfire.store.checkpoint import Checkpoint
+from hotfire.store.checkpoint import MARK_AT, MARK_MAGIC
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
-from hotfire.store.disk import Disk, SyncFailed
+from hotfire.store.disk import Disk
+from hotfire.store.flushing import Flushing
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.reading import Piece, Read, Reading
 from hotfire.store.recovery import Recovered, recover
-from hotfire.store.scan import NEVER
 from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.store")
 
 ABORT_FILE, LOCK_FILE = "abort", "lock"
-COUNT_MAX_MEMORY, COUNT_MAX_DISK = 32, 8
-BYTES_MAX_MEMORY, BYTES_MAX_DISK = 256 << 10, 64 << 10
-SCAN_ENTRIES_MAX = 800
-PULL_LIMITS = (COUNT_MAX_MEMORY, COUNT_MAX_DISK, BYTES_MAX_MEMORY, BYTES_MAX_DISK, SCAN_ENTRIES_MAX)
 WAIT_MS_MAX = 30_000
-MEMORY_SHARE = 0.4
-"""Records within this share of the machine's memory of the log's end are taken to be in the page cache."""
-
-
-class ReadStatus(Enum):
-    """Outcome of a read; the names are the remarks of pull replies."""
-
-    FOUND = "FOUND"
-    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
-    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
-    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
-    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
-    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
-    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-
-
-@dataclass(slots=True)
-class Read:
-    """What a pull found. FOUND without `data` means the bytes are cold: fetch `pieces` beside the loop."""
-
-    status: ReadStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    data: bytes | None = None
-    pieces: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +67,10 @@ class Store:
         self._log = CommitLog(disk, config)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._index = KeyIndexes(disk, config) if config.index_enable else None
-        self._reader: core.Reader
-        self._background: Future[None] | None = None
-        self._flushed_log_at = self._flushed_queues_at = 0
-        self._memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
-        self._synced = self._derived = 0
-        self._counted = 0, 0, 0
-        self._stamp = self._handed_stamp = 0
-        self._summed_from = NEVER
-        self._owed: set[str] = set()
-        """Queue files taken for a sync that has not succeeded yet."""
-        self._complaint = ""
+        self._flushing = Flushing(disk, config, self._log, self._queues, self._index, self.fail)
+        self._reading: Reading
+        self._handed_stamp = 0
+        self._derive_complaint = ""
         self._is_closed = False
         self.fault: str | None = None
         self.recovered = Recovered(0)
@@ -123,45 +84,54 @@ class Store:
         disk.make_directory(".")
         disk.lock(LOCK_FILE)
         self.was_unclean = disk.exists(ABORT_FILE)
-        checkpoint = Checkpoint.decode(disk.read_whole(CHECKPOINT_FILE))
+        flushing = self._flushing
         self._log.load()
+        checkpoint = flushing.checkpoints.open()
         self.recovered = recover(
             disk,
             self._config,
             self._log,
+            flushing.checkpoints,
             checkpoint,
             self._open_queue,
             self._index,
             was_unclean=self.was_unclean,
         )
-        self._log.start(self.recovered.end)
-        self.journal.last_timestamp = self._stamp = self.recovered.last_timestamp
+        end = self.recovered.end
+        self._log.start(end)
+        journal = self.journal
+        journal.set_mark(flushing.checkpoints.fd, MARK_AT, MARK_MAGIC)
+        journal.last_timestamp = flushing.stamp = self.recovered.last_timestamp
         if self._index is not None:
-            self._index.start(self.journal)
-        self._synced = self._derived = self.recovered.end
+            self._index.start(journal)
+        flushing.synced = flushing.derived = end
         if self._config.append_crc:
-            self._summed_from = min(checkpoint.summed_from, self.recovered.end)
-        self._reader = disk.reader()
+            flushing.summed_from = journal.summed_from = min(checkpoint.summed_from, end)
+        self._reading = Reading(disk, self._log)
         if self.was_unclean:
-            log.warning("store was not closed cleanly root=%s end=%d", disk.root, self.recovered.end)
-        self._sync_queues(self._dirty_files(), self._checkpoint())
+            log.warning("store was not closed cleanly root=%s end=%d", disk.root, end)
+        flushing.flush()
         disk.write_whole(ABORT_FILE, str(os.getpid()).encode())
 
     def close(self) -> None:
         """Flush what was appended, write the checkpoint, leave no `abort` behind. Waits for the disk."""
         self._is_closed = True
-        self._settle_background(wait=True)
+        self._flushing.settle(0, wait=True)
         while self.fault is None and (self.journal.busy or self.journal.pending):
+            if self.journal.stalled and not self.journal.retry():
+                break
             self.submit()
             _wait(self.journal.fileno())
             with suppress(StoreReadOnly):  # then `fault` ends this, and `abort` stays
                 self.complete()
         if self.fault is None:
             try:
-                self._leave_clean()
+                self._flushing.flush(everything=True)
+                self._disk.remove(ABORT_FILE)
             except OSError as error:  # `abort` stays, and the next start looks closely
                 self.fail(f"the store could not be closed cleanly: {error.strerror}")
-        self._reader.close()
+        self._reading.close()
+        self._flushing.checkpoints.close()
         self._log.close()
         for queue in self._queues.values():
             queue.close()
@@ -169,13 +139,6 @@ class Store:
             self._index.close()
         self._disk.finish()
         self._disk.unlock()
-
-    def _leave_clean(self) -> None:
-        for fd in self._log.holding(self.flushed_end, self.readable_end):
-            self._disk.sync(fd)
-        self._synced = self.readable_end
-        self._sync_queues(self._owed | self._dirty_files(), self._checkpoint())
-        self._disk.remove(ABORT_FILE)
 
     def table(self, name: str) -> Table:
         return Table(self._disk, name)
@@ -199,7 +162,7 @@ class Store:
     @property
     def flushed_end(self) -> int:
         """First offset not known to be on the disk."""
-        return self.journal.written if self._config.sync_flush else self._synced
+        return self.journal.written if self._config.sync_flush else self._flushing.synced
 
     @property
     def min_offset(self) -> int:
@@ -208,14 +171,14 @@ class Store:
     @property
     def dispatch_behind(self) -> int:
         """Bytes of the log that are safe but whose queue entries are still to be made."""
-        return self.readable_end - self._derived
+        return self.readable_end - self._flushing.derived
 
     def disk_used_ratio(self) -> float:
         return self._disk.used_ratio()
 
     @property
     def memory_window(self) -> int:
-        return self._memory_window
+        return self._reading.memory_window
 
     @property
     def append_crc(self) -> bool:
@@ -294,7 +257,12 @@ class Store:
 
     def submit(self) -> bool:
         """Hand the filled turn to the flusher if it is idle."""
-        handed = self.fault is None and self.journal.submit(self._config.sync_flush)
+        if self.fault is not None:
+            return False
+        how = SYNC_MARK
+        if not self._config.sync_flush:
+            how = SYNC if self._flushing.dirty_bytes > self._config.dirty_bytes_max else WRITE
+        handed = self.journal.submit(how)
         if handed:
             self._handed_stamp = self.journal.last_timestamp
         return handed
@@ -312,100 +280,34 @@ class Store:
             self.fail(f"the log could not be written: {error.strerror}")
             raise StoreReadOnly(f"the store is read-only: {self.fault}") from error
         if readable > before:
-            self._stamp = self._handed_stamp
+            self._flushing.stamp = self._handed_stamp
         return self._derive(readable)
 
     def _derive(self, readable: int) -> list[core.Queue]:
         try:
             woken = self.journal.derive(readable) or []
         except OSError as error:  # the log holds the records; their entries follow when there is room again
-            log.error("queue entries wait reason=%s", error)
+            if str(error) != self._derive_complaint:
+                self._derive_complaint = str(error)
+                log.error("queue entries wait, tried again each moment reason=%s", error)
             return []
-        self._derived = readable
+        self._derive_complaint = ""
+        self._flushing.derived = readable
         return woken
 
     def tick(self, now_ms: int) -> list[core.Queue]:
         """Work with a period: the next segment, ASYNC_FLUSH's sync, queue files and checkpoint."""
         if self.fault is not None:
             return []
+        self.journal.retry()
         self._log.prepare()
-        self._settle_background(wait=False)
-        if self._background is None and self.fault is None:
-            self._flush_beside(now_ms)
+        self._flushing.settle(now_ms)
+        if self._flushing.background is None and self.fault is None:
+            self._flushing.due(now_ms)
         return self._derive(self.readable_end)
 
     def clock_moved(self, by_ms: int) -> None:
-        self._flushed_log_at += by_ms
-        self._flushed_queues_at += by_ms
-
-    def _settle_background(self, *, wait: bool) -> None:
-        """Take in what became of the flush beside the loop. Only a failed sync is final."""
-        if self._background is None or not (wait or self._background.done()):
-            return
-        background, self._background = self._background, None
-        failure = background.exception()
-        if isinstance(failure, SyncFailed):
-            self.fail(f"sync failed: {failure.strerror}")
-        elif failure is not None and str(failure) != self._complaint:
-            log.error("queues and checkpoint not written, tried again shortly reason=%s", failure)
-        if failure is None:
-            self._owed.clear()
-        self._complaint = "" if failure is None else str(failure)
-
-    def _flush_beside(self, now_ms: int) -> None:
-        config, target = self._config, self.readable_end
-        log_due = (
-            not config.sync_flush
-            and target > self._synced
-            and now_ms - self._flushed_log_at >= config.flush_interval_ms
-        )
-        queues_due = now_ms - self._flushed_queues_at >= config.queue_flush_interval_ms
-        if not (log_due or queues_due):
-            return
-        descriptors = self._log.holding(self.flushed_end, target)
-        if queues_due:
-            self._owed |= self._dirty_files()
-        dirty = set(self._owed) if queues_due else set()
-        checkpoint = self._checkpoint()
-        self._flushed_log_at = now_ms
-        if queues_due:
-            self._flushed_queues_at = now_ms
-
-        def work() -> None:
-            for fd in descriptors:
-                self._disk.sync(fd)
-            if descriptors:
-                self._synced = target
-            if dirty:
-                self._sync_queues(dirty, checkpoint)
-
-        if descriptors or dirty:
-            self._background = self._disk.beside(work)
-
-    def _dirty_files(self) -> set[str]:
-        dirty = set().union(*(queue.take_dirty() for queue in self._queues.values()))
-        return dirty if self._index is None else dirty | self._index.take_dirty()
-
-    def _checkpoint(self) -> Checkpoint:
-        """True of the disk once the log and the dirty queue files have been synced."""
-        if not self.dispatch_behind:  # else entries behind `_derived` may be there and would be counted too
-            entries = sum(queue.entries.max for queue in self._queues.values())
-            self._counted = self._derived, entries, 0 if self._index is None else self._index.count
-        derived, entries, keys = self._counted
-        return Checkpoint(
-            self._stamp,
-            self._stamp,
-            derived=derived,
-            durable=self.journal.written,
-            entries=entries,
-            summed_from=self._summed_from,
-            keys=keys,
-        )
-
-    def _sync_queues(self, files: set[str], checkpoint: Checkpoint) -> None:
-        for file in files:
-            self._disk.sync_file(file)
-        self._disk.write_whole(CHECKPOINT_FILE, checkpoint.encode())
+        self._flushing.clock_moved(by_ms)
 
     # --- read ---
 
@@ -420,41 +322,23 @@ class Store:
         codes: tuple[int, ...] | None = None,
     ) -> Read:
         """Messages of one pull: from `offset`, at most so many, of these tag hashes."""
-        consume_queue = self._queues.get((topic, queue_id))
-        if consume_queue is None:
-            # the reference makes a queue when it is first asked for, so none is ever missing
-            return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-        queue = consume_queue.entries
-        low, high = queue.min, queue.max
-        if high == 0:
-            return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
-        if offset < low:
-            return Read(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset == high:
-            return Read(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
-        if offset > high:
-            return Read(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        memory_from = self.readable_end - self._memory_window
-        for _ in range(2):  # once more after the file was opened
-            pieces, following, _, missing = queue.select(
-                offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS
-            )
-            if not missing or pieces or not consume_queue.show(following):
-                break
-        if not pieces:
-            status = ReadStatus.OFFSET_FOUND_NULL if missing else ReadStatus.NO_MATCHED_MESSAGE
-            return Read(status, following, low, high)
-        return Read(ReadStatus.FOUND, following, low, high, self.journal.fetch(pieces), pieces)
+        return self._reading.read(
+            self._queues.get((topic, queue_id)), offset, count_max=count_max, bytes_max=bytes_max, codes=codes
+        )
 
     def reader_fileno(self) -> int:
-        return self._reader.fileno()
+        return self._reading.fileno()
 
-    def fetch_beside(self, pieces: list[tuple[int, int]], token: object) -> None:
+    def fetch_beside(self, pieces: list[Piece], token: object) -> None:
         """Read log bytes that are not in memory; `fetched()` has them with `token` once the reader rings."""
-        self._reader.submit(self.journal, pieces, token)
+        self._reading.fetch_beside(pieces, token)
 
     def fetched(self) -> list[tuple[object, bytes | int]]:
-        return self._reader.take()
+        return self._reading.fetched()
+
+    def checked(self, found: Read, key: object) -> Read:
+        """What a cold read brought, less what is harmed."""
+        return self._reading.checked(found, key)
 
     # --- inside ---
 

@@ -178,8 +178,8 @@ def test_failure_beside_the_loop_frees_who_waits(heart: Harness, monkeypatch: py
     monkeypatch.setattr(heart.disk, "sync_file", fail)
     heart.now_ms += 2000
     heart.broker.tick(heart.now_ms)
-    assert heart.store._background is not None
-    heart.store._background.exception()  # waits for it
+    assert heart.store._flushing.background is not None
+    heart.store._flushing.background.exception()  # waits for it
     waiting, held = heart.connect(50_100), heart.connect(50_101)
     heart.receive(send_request(), to=waiting)
     heart.broker._hold(held)

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from hotfire.protocol.record import Host, Record, encode_properties, iter_records
+from hotfire.store.checkpoint import MARK_AT
 from hotfire.store.config import StoreConfig
 from hotfire.store.disk import Disk
-from hotfire.store.store import ReadStatus, Store
+from hotfire.store.reading import ReadStatus
+from hotfire.store.store import Store
 
 HOST = Host(bytes([127, 0, 0, 1]), 10911)
 WAIT_MS_MAX = 20_000
@@ -58,6 +60,12 @@ class Driven:
     def __exit__(self, *_: object) -> None:
         self.store.close()
 
+    def forget_mark(self) -> None:
+        """As if the power had failed: the mark behind the last checkpoint is not on the disk."""
+        with (self.root / "checkpoint").open("r+b") as file:
+            file.seek(MARK_AT)
+            file.write(bytes(20))
+
     def on(self, root: Path) -> Driven:
         """The same settings and the same list over the directory `root`, not opened yet."""
         other = Driven(root)
@@ -96,8 +104,7 @@ class Driven:
         """A tick, and the work it started beside the loop done."""
         self.now_ms += advance_ms
         self.store.tick(self.now_ms)
-        if self.store._background is not None:
-            self.store._background.exception()
+        self.store._flushing.settle(self.now_ms, wait=True)
 
     # --- read ---
 

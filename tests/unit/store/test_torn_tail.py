@@ -37,6 +37,7 @@ def crashed(memory_directory: Path) -> Iterator[Driven]:
     for i in range(8):
         driven.send("t", i % 2, b"%d" % i, **({"TAGS": "a"} if i % 3 else {}))
         driven.turn()
+    driven.forget_mark()
     yield driven
     driven.store.close()
 

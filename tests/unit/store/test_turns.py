@@ -1,28 +1,46 @@
 """Turns, positions and periodic work: what is safe when, what is synced when, and what a failure leaves."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hotfire.core import Journal
+from hotfire.core.plain import SYNC, WRITE
 from hotfire.errors import StoreError, StoreReadOnly
 from hotfire.store.checkpoint import Checkpoint
-from hotfire.store.store import ReadStatus
+from hotfire.store.reading import ReadStatus
 from tests.unit.store.driven import NOW_MS, Driven, ring
 
 pytestmark = pytest.mark.core
 
 
 class Syncs:
-    """The descriptors a store's own disk work has synced. The flusher's syncs are not seen here."""
+    """The log's descriptors and the files a store's own disk work has synced, not those of the flusher."""
 
     def __init__(self, driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[int] = []
         self.files: list[str] = []
         disk = driven.store._disk
         sync, sync_file = disk.sync, disk.sync_file
-        monkeypatch.setattr(disk, "sync", lambda fd: (self.log.append(fd), sync(fd)))
+        log = driven.store._log.segments
+        monkeypatch.setattr(
+            disk, "sync", lambda fd: (self.log.append(fd) if fd in log.values() else None, sync(fd))
+        )
         monkeypatch.setattr(disk, "sync_file", lambda name: (self.files.append(name), sync_file(name)))
+
+
+def written_after(order: list[str], driven: Driven) -> Callable[[Checkpoint], None]:
+    """The checkpoint's write, with its place in the order of things."""
+    write = driven.store._flushing.checkpoints.write
+
+    def noted(written: Checkpoint) -> None:
+        order.append("checkpoint")
+        write(written)
+
+    return noted
 
 
 def checkpoint(driven: Driven) -> Checkpoint:
@@ -108,20 +126,92 @@ def test_watched_queues_are_told(tmp_path: Path) -> None:
 
 def test_async_flush_syncs_with_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Written is readable; on the disk it is with the first tick an interval after the last sync."""
-    with Driven(tmp_path / "store", sync_flush=False, flush_interval_ms=500) as driven:
+    with Driven(tmp_path / "store", sync_flush=False, segment_bytes=1 << 20) as driven:
         driven.tick(5000)
-        sent = driven.send("t", 0, b"one")
+        sent = driven.send("t", 0, bytes(4 * 4096))
         driven.turn()
         syncs = Syncs(driven, monkeypatch)
         assert (driven.store.readable_end, driven.store.flushed_end) == (sent.end, 0)
+        driven.tick(1)
+        assert driven.store.flushed_end == sent.end, "the last sync was long ago"
+        sent = driven.send("t", 0, bytes(4 * 4096))
+        driven.turn()
         driven.tick(499)
-        assert driven.store.flushed_end == 0
-        assert not syncs.log
+        assert driven.store.flushed_end < sent.end
+        assert len(syncs.log) == 1
         driven.tick(1)
         assert driven.store.flushed_end == sent.end
-        assert len(syncs.log) == 1
+        assert len(syncs.log) == 2
         driven.tick(500)
-        assert len(syncs.log) == 1, "nothing new, nothing to sync"
+        assert len(syncs.log) == 2, "nothing new, nothing to sync"
+
+
+@pytest.mark.promise(49)
+def test_async_flush_waits_for_pages_but_not_for_ever(tmp_path: Path) -> None:
+    """Fewer dirty pages than it takes are synced with the thorough interval, not before."""
+    config = {"sync_flush": False, "segment_bytes": 1 << 20, "queue_flush_interval_ms": 1 << 40}
+    with Driven(tmp_path / "store", **config) as driven:
+        driven.tick()
+        first = driven.send("t", 0, bytes(100))
+        driven.turn()
+        for _ in range(19):
+            driven.tick(500)
+            assert driven.store.flushed_end == 0
+        driven.tick(500)
+        assert driven.store.flushed_end == first.end
+        for _ in range(2):
+            driven.send("t", 0, bytes(2 * 4096))
+        driven.turn()
+        driven.tick(500)
+        assert driven.store.flushed_end == driven.sent[-1].end
+
+
+@pytest.mark.promise(50)
+def test_async_flush_may_follow_the_messages_instead_of_the_clock(tmp_path: Path) -> None:
+    """flushCommitLogTimed=false: synced as soon as enough pages are dirty, whatever the time."""
+    for timed in (True, False):
+        config = {"sync_flush": False, "segment_bytes": 1 << 20, "flush_timed": timed}
+        with Driven(tmp_path / f"store{timed}", **config) as driven:
+            for _ in range(2):
+                sent = driven.send("t", 0, bytes(4 * 4096))
+                driven.turn()
+                driven.tick(1)
+            assert (driven.store.flushed_end == sent.end) is not timed
+
+
+def test_async_flush_keeps_what_is_dirty_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many bytes unsynced a turn waits for the disk, so that senders do too."""
+    with Driven(tmp_path / "store", sync_flush=False, segment_bytes=1 << 20, dirty_bytes_max=9000) as driven:
+        asked: list[int] = []
+        journal = Submits(driven.store.journal, asked)
+        monkeypatch.setattr(driven.store._log, "journal", journal)
+        for _ in range(4):
+            driven.send("t", 0, bytes(4000))
+            driven.turn()
+        assert asked == [WRITE, WRITE, WRITE, SYNC]
+        driven.tick(500)
+
+
+class Submits:
+    """A journal that notes what is to be done with each turn."""
+
+    def __init__(self, journal: Journal, asked: list[int]) -> None:
+        self._journal, self._asked = journal, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._journal, name, value)
+
+    def submit(self, how: int) -> bool:
+        handed = self._journal.submit(how)
+        if handed:
+            self._asked.append(how)
+        return handed
 
 
 @pytest.mark.promise(226)
@@ -202,17 +292,18 @@ def test_the_checkpoint_follows_the_queues(
         for i in range(10):
             driven.send("t", i % 2, b"%d" % i)
         driven.turn()
-        assert checkpoint(driven).durable == 0
+        assert checkpoint(driven).derived == 0
         order: list[str] = []
         disk = driven.store._disk
-        for name in ("sync", "sync_file", "write_whole"):
+        monkeypatch.setattr(driven.store._flushing.checkpoints, "write", written_after(order, driven))
+        for name in ("sync", "sync_file"):
             real = getattr(disk, name)
             monkeypatch.setattr(
                 disk, name, lambda *a, _real=real, _name=name, **k: (order.append(_name), _real(*a, **k))
             )
         driven.tick(999)
         driven.tick(1)
-        assert order == ([] if sync_flush else ["sync"]) + ["sync_file"] * 2 + ["write_whole"]
+        assert order == ([] if sync_flush else ["sync"]) + ["sync_file"] * 2 + ["checkpoint", "sync"]
         written = checkpoint(driven)
         assert (written.derived, written.durable) == (driven.store.end, driven.store.end)
         assert written.entries == 10

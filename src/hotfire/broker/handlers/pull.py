@@ -19,7 +19,7 @@ from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.filters import tag_subscription
 from hotfire.protocol.requests import LitePullMessage, PullMessage, PullReply
-from hotfire.store.store import Read, ReadStatus
+from hotfire.store.reading import Read, ReadStatus
 
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
@@ -287,4 +287,5 @@ def answer_cold(broker: Broker, call: Call[PullMessage], found: Read, data: byte
         remark = f"log read at offset {found.pieces[0][0]} failed: {os.strerror(data)}"
         return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
     found.data = data
-    return answer(broker, call.request, found, ResponseCode.SUCCESS)
+    found = broker.store.checked(found, (call.request.topic, call.request.queue_id))
+    return answer(broker, call.request, found, CODES[found.status])

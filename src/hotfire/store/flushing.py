@@ -1,0 +1,182 @@
+"""What reaches the disk beside the loop: ASYNC_FLUSH's log, queue files, key index, checkpoint.
+
+SYNC_FLUSH's log is the journal's own affair; here is everything that no acknowledgement waits for. One piece
+of work is under way at a time, on the disk's thread. A failed sync is final and becomes the store's fault;
+anything else is tried again. Queue files are many: when syncing them takes long, it is done so much less
+often that it takes at most a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+
+from hotfire.store.checkpoint import Checkpoint, CheckpointFile
+from hotfire.store.commitlog import CommitLog
+from hotfire.store.config import StoreConfig
+from hotfire.store.consumequeue import ConsumeQueue, QueueKey
+from hotfire.store.disk import Disk, SyncFailed
+from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.scan import NEVER
+
+log = logging.getLogger("hotfire.store")
+
+PAGE_BYTES = 4096
+SHARE_MAX = 0.1
+"""Of the time, spent on syncing queue files."""
+INTERVAL_MS_MAX = 60_000
+
+
+class Flushing:
+    """Positions known to be on the disk, and the work that moves them."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StoreConfig,
+        commitlog: CommitLog,
+        queues: Mapping[QueueKey, ConsumeQueue],
+        index: KeyIndexes | None,
+        fail: Callable[[str], None],
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._log = commitlog
+        self._queues = queues
+        self._index = index
+        self._fail = fail
+        self.checkpoints = CheckpointFile(disk)
+        self.background: Future[None] | None = None
+        self.synced = 0
+        """ASYNC_FLUSH: first offset not known to be on the disk."""
+        self.derived = 0
+        """Records before this have their queue entries and keys."""
+        self.stamp = 0
+        """Store time of the last record before the readable end."""
+        self.summed_from = NEVER
+        self._counted = 0, 0, 0
+        self._log_at = self._thorough_at = self._queues_at = 0
+        self._began_ms = self._took_ms = 0
+        self._owed: set[str] = set()
+        """Queue files taken for a sync that has not succeeded yet."""
+        self._complaint = ""
+
+    @property
+    def dirty_bytes(self) -> int:
+        """ASYNC_FLUSH: bytes written and not known to be on the disk."""
+        return 0 if self._config.sync_flush else self._log.journal.written - self.synced
+
+    def clock_moved(self, by_ms: int) -> None:
+        self._began_ms += by_ms
+        self._log_at += by_ms
+        self._thorough_at += by_ms
+        self._queues_at += by_ms
+
+    # --- beside the loop ---
+
+    def settle(self, now_ms: int, *, wait: bool = False) -> None:
+        """Take in what became of the work beside the loop."""
+        if self.background is None or not (wait or self.background.done()):
+            return
+        background, self.background = self.background, None
+        failure = background.exception()
+        if failure is None:
+            if self._queues_at == self._began_ms:
+                self._took_ms = max(0, now_ms - self._began_ms)
+                self._owed.clear()
+        elif isinstance(failure, SyncFailed):
+            self._fail(f"sync failed: {failure.strerror}")
+        elif str(failure) != self._complaint:
+            log.error("queues and checkpoint not written, tried again shortly reason=%s", failure)
+        self._complaint = "" if failure is None else str(failure)
+
+    def due(self, now_ms: int) -> None:
+        """Begin what is due. Nothing else must be under way."""
+        self._thorough_at = self._thorough_at or now_ms
+        log_due, queues_due = self._is_log_due(now_ms), self._is_queues_due(now_ms)
+        if not (log_due or queues_due):
+            return
+        target = self._log.journal.written
+        descriptors = [] if self._config.sync_flush else self._log.holding(self.synced, target)
+        if descriptors:
+            self._log_at = self._thorough_at = now_ms
+        ranges = self._index.take_ranges() if self._index is not None and queues_due else []
+        if queues_due:
+            self._queues_at = now_ms
+            self._owed |= self._dirty_files()
+            if self._index is not None:
+                self._owed |= self._index.take_dirty()
+        dirty = set(self._owed) if queues_due else set()
+        checkpoint = self.checkpoint()
+
+        def work() -> None:
+            for fd in descriptors:
+                self._disk.sync(fd)
+            if descriptors:
+                self.synced = target
+                self.checkpoints.mark(target)
+            if dirty or ranges:
+                for mapped, start, size in ranges:
+                    self._disk.sync_map(mapped, start, size)
+                self._sync(dirty)
+                self.checkpoints.write(checkpoint)
+
+        if descriptors or dirty or ranges:
+            self._began_ms = now_ms
+            self.background = self._disk.beside(work)
+
+    def _is_log_due(self, now_ms: int) -> bool:
+        config, dirty = self._config, self.dirty_bytes
+        if not dirty:
+            return False
+        if now_ms - self._thorough_at >= config.flush_thorough_interval_ms:
+            return True
+        enough = dirty >= config.flush_least_pages * PAGE_BYTES
+        return enough and (not config.flush_timed or now_ms - self._log_at >= config.flush_interval_ms)
+
+    def _is_queues_due(self, now_ms: int) -> bool:
+        pause = min(INTERVAL_MS_MAX, int(self._took_ms / SHARE_MAX))
+        return now_ms - self._queues_at >= max(self._config.queue_flush_interval_ms, pause)
+
+    # --- now ---
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Queue files and checkpoint, waiting for the disk; with `everything`, the log and the index too."""
+        journal = self._log.journal
+        if everything:
+            if not self._config.sync_flush:
+                for fd in self._log.holding(self.synced, journal.written):
+                    self._disk.sync(fd)
+            self.synced = journal.written
+        files = self._owed | self._dirty_files()
+        if self._index is not None:
+            files |= self._index.take_files()
+        self._sync(files)
+        self._owed.clear()
+        self.checkpoints.write(self.checkpoint())
+
+    def _sync(self, files: set[str]) -> None:
+        for file in files:
+            self._disk.sync_file(file)
+
+    def _dirty_files(self) -> set[str]:
+        return set().union(*(queue.take_dirty() for queue in self._queues.values()))
+
+    def checkpoint(self) -> Checkpoint:
+        """True of the disk once the log, the dirty queue files and the index's ranges have been synced."""
+        journal = self._log.journal
+        if self.derived >= journal.written:  # else entries behind it may be there and would be counted too
+            entries = sum(queue.entries.max for queue in self._queues.values())
+            self._counted = self.derived, entries, 0 if self._index is None else self._index.count
+        derived, entries, keys = self._counted
+        return Checkpoint(
+            self.stamp,
+            self.stamp,
+            self.stamp,
+            derived=derived,
+            durable=journal.written,
+            entries=entries,
+            summed_from=self.summed_from,
+            keys=keys,
+        )

@@ -1,0 +1,183 @@
+"""Reading a queue: from entries to records, never past the readable end, never a harmed record as a good one.
+
+Bytes in memory are taken at once; cold ones are read beside the loop while whoever asked waits. Each record
+is held against its queue entry and its checksum before anyone gets it. One that fails is passed over and
+said; the log is not changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from dataclasses import dataclass
+from enum import Enum
+
+from hotfire import core
+from hotfire.store.commitlog import CommitLog
+from hotfire.store.consumequeue import ConsumeQueue
+from hotfire.store.disk import Disk
+from hotfire.store.scan import scan_records
+
+log = logging.getLogger("hotfire.store")
+
+COUNT_MAX_MEMORY, COUNT_MAX_DISK = 32, 8
+BYTES_MAX_MEMORY, BYTES_MAX_DISK = 256 << 10, 64 << 10
+SCAN_ENTRIES_MAX = 800
+PULL_LIMITS = (COUNT_MAX_MEMORY, COUNT_MAX_DISK, BYTES_MAX_MEMORY, BYTES_MAX_DISK, SCAN_ENTRIES_MAX)
+MEMORY_SHARE = 0.4
+"""Records within this share of the machine's memory of the log's end are taken to be in the page cache."""
+HARMED_TOLD_MAX = 1000
+"""Harmed records said one by one; who reads them again and again need not fill the disk with it."""
+
+Piece = tuple[int, int, int]
+"""Log offset and size of a record, and the index of its queue entry."""
+
+
+class ReadStatus(Enum):
+    """Outcome of a read; the names are the remarks of pull replies."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(slots=True)
+class Read:
+    """What a pull found. FOUND without `data` means the bytes are cold: fetch `pieces` beside the loop."""
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    data: bytes | None = None
+    pieces: list[Piece] = dataclasses.field(default_factory=list)
+
+
+class Reading:
+    """Reads of one store."""
+
+    def __init__(self, disk: Disk, commitlog: CommitLog) -> None:
+        self._log = commitlog
+        self._reader = disk.reader()
+        self.memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
+        self.in_use: dict[int, int] = {}
+        """Segments that cold reads under way look at, and how many do."""
+        self._told: set[int] = set()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    # --- a pull ---
+
+    def read(
+        self,
+        consume_queue: ConsumeQueue | None,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        codes: tuple[int, ...] | None = None,
+    ) -> Read:
+        """Messages of one pull: from `offset`, at most so many, of these tag hashes."""
+        if consume_queue is None or consume_queue.entries.max == 0:
+            return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        queue = consume_queue.entries
+        low, high = queue.min, queue.max
+        if offset < low:
+            return Read(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return Read(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return Read(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        memory_from = self._log.journal.written - self.memory_window
+        for _ in range(2):  # once more after the file was opened
+            pieces, following, _, missing = queue.select(
+                offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS
+            )
+            if not missing or pieces or not consume_queue.show(following):
+                break
+        found = Read(ReadStatus.FOUND, following, low, high, pieces=pieces)
+        if pieces:
+            return self._fill(found, queue)
+        found.status = ReadStatus.OFFSET_FOUND_NULL if missing else ReadStatus.NO_MATCHED_MESSAGE
+        return found
+
+    def _fill(self, found: Read, queue: core.Queue) -> Read:
+        """The bytes of the pieces if they are in memory. Entries that point nowhere end the pull."""
+        sane = next((i for i, piece in enumerate(found.pieces) if not self._exists(piece)), len(found.pieces))
+        if sane == 0:
+            return self._skip(found, found.pieces[0], queue.key)
+        if sane < len(found.pieces):
+            found.next_offset = found.pieces[sane][2]
+            del found.pieces[sane:]
+        found.data = self._log.journal.fetch(found.pieces)
+        return found if found.data is None else self.checked(found, queue.key)
+
+    def _exists(self, piece: Piece) -> bool:
+        physical, size, _ = piece
+        journal = self._log.journal
+        return 0 < size <= self._log.segment_bytes and physical >= 0 and physical + size <= journal.written
+
+    def checked(self, found: Read, key: object) -> Read:
+        """What a read brought, less what is harmed: the sound records before the first harmed one."""
+        data, at = found.data or b"", 0
+        for i, piece in enumerate(found.pieces):
+            if not self.is_sound(data[at : at + piece[1]], piece):
+                if i == 0:
+                    return self._skip(found, piece, key)
+                found.next_offset, found.data = piece[2], data[:at]
+                del found.pieces[i:]
+                break
+            at += piece[1]
+        return found
+
+    def is_sound(self, data: bytes, piece: Piece) -> bool:
+        """Whether the bytes are one whole, unharmed record, and the one its queue entry means."""
+        physical, size, index = piece
+        records, consumed, _ = scan_records(data, physical, True, self._log.journal.summed_from)
+        return consumed == size and len(records) == 1 and records[0].queue_offset == index
+
+    def _skip(self, found: Read, piece: Piece, key: object) -> Read:
+        physical, size, index = piece
+        if (
+            physical >= self._log.min_offset
+            and physical not in self._told
+            and len(self._told) < HARMED_TOLD_MAX
+        ):
+            self._told.add(physical)
+            log.error(
+                "message not delivered, it is harmed or not what its queue entry says queue=%s offset=%d "
+                "log_offset=%d size=%d: look at it with `hotfire store verify`", key, index, physical, size,
+            )  # fmt: skip
+        found.status, found.next_offset, found.data = ReadStatus.NO_MATCHED_MESSAGE, index + 1, None
+        if physical < self._log.min_offset:
+            found.status = ReadStatus.MESSAGE_WAS_REMOVING
+        found.pieces.clear()
+        return found
+
+    # --- beside the loop ---
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def fetch_beside(self, pieces: list[Piece], token: object) -> None:
+        """Read log bytes that are not in memory; `fetched()` has them with `token` once the reader rings."""
+        segments = {self._log.segment_of(physical) for physical, _, _ in pieces}
+        self._reader.submit(self._log.journal, pieces, (token, segments))
+        for segment in segments:
+            self.in_use[segment] = self.in_use.get(segment, 0) + 1
+
+    def fetched(self) -> list[tuple[object, bytes | int]]:
+        done = []
+        for (token, segments), data in self._reader.take():
+            for segment in segments:
+                self.in_use[segment] -= 1
+                if not self.in_use[segment]:
+                    del self.in_use[segment]
+            done.append((token, data))
+        return done
