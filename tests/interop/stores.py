@@ -45,7 +45,7 @@ APACHES = {
     "commitLogRecoverMaxNum": "1000",
 }
 """Cold and on few cores Apache's broker refuses sends that waited 200 ms. After a crash it throws index files
-away, and makes them anew only when told that keys matter, and from the last ten segments if not told better."""
+away, and makes them anew only when told that keys matter, of the last ten segments if not told better."""
 
 Place = tuple[str, int, int]
 """Topic, queue, offset."""

@@ -156,6 +156,8 @@ class ApacheCluster:
         for process in (self._broker_process, self._namesrv_process):
             if process is not None and process.alive:
                 process.terminate(timeout_s=60.0)
+            elif process is not None:
+                process.wait(1.0)
 
     def __enter__(self) -> Self:
         return self.start()
