@@ -14,7 +14,16 @@ from hotfire.net.peer import Peer
 from hotfire.protocol.codes import ResponseCode
 from tests.crash.inject import InjectedHotfire, path_of
 from tests.crash.lives import SMALL, arguments
-from tests.crash.traffic import QUEUES, SEND_TIMEOUT_S, TOPIC, Traffic, missing, read_back, request
+from tests.crash.traffic import (
+    QUEUES,
+    RETRY_S,
+    SEND_TIMEOUT_S,
+    TOPIC,
+    Traffic,
+    missing,
+    read_back,
+    request,
+)
 from tests.peers.remoting import create_topic
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
@@ -77,6 +86,39 @@ def test_a_full_disk_loses_nothing_and_sends_go_on_when_there_is_room(
         await asyncio.to_thread(server.kill9)
         await again_and_all_there(server, traffic)
         assert await asyncio.to_thread(server.terminate) == 0
+
+    try:
+        server.start()
+        asyncio.run(run())
+    finally:
+        server.kill9()
+
+
+def test_while_nothing_can_be_written_sends_are_refused_and_reads_work(tmp_path: Path) -> None:
+    """A hundred attempts in a row find no room: a new send is refused at once with the room there is, pulls
+    are answered; those that waited are acknowledged when it is over."""
+    server = InjectedHotfire(tmp_path, arguments=arguments(SMALL))
+    server.injections = ["pwrite64:error=ENOSPC:when=60..160"]
+    traffic = senders(SEED + 3)
+
+    async def run() -> None:
+        create_topic(server.broker, TOPIC, QUEUES)
+        async with traffic.running():
+            traffic.broker_is_up(server.broker)
+            async with asyncio.timeout(PATIENCE_S):
+                while len(server.injected_lines()) < 3:
+                    await asyncio.sleep(RETRY_S)
+            async with await Peer.connect(server.broker) as peer:
+                reply = await peer.invoke(request(0, b"too late"), SEND_TIMEOUT_S)
+            assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE, reply
+            assert NAMES_SPACE.search(reply.remark or ""), reply.remark
+            await all_there(server, traffic)
+            assert len(server.injected_lines()) < 101, "all this was to happen while there was no room"
+            async with asyncio.timeout(PATIENCE_S):
+                await traffic.acknowledged(len(traffic.acks) + 200)
+        await all_there(server, traffic)
+        await asyncio.to_thread(server.kill9)
+        await again_and_all_there(server, traffic)
 
     try:
         server.start()
