@@ -16,7 +16,6 @@ from tests.crash.inject import InjectedHotfire, path_of
 from tests.crash.lives import SMALL, arguments
 from tests.crash.traffic import (
     QUEUES,
-    RETRY_S,
     SEND_TIMEOUT_S,
     TOPIC,
     Traffic,
@@ -24,6 +23,7 @@ from tests.crash.traffic import (
     read_back,
     request,
 )
+from tests.peers.process import poll_until
 from tests.peers.remoting import create_topic
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
@@ -103,11 +103,15 @@ def test_while_nothing_can_be_written_sends_are_refused_and_reads_work(tmp_path:
 
     async def run() -> None:
         create_topic(server.broker, TOPIC, QUEUES)
+        await all_there(server, traffic)  # by a group that exists from here on
         async with traffic.running():
             traffic.broker_is_up(server.broker)
-            async with asyncio.timeout(PATIENCE_S):
-                while len(server.injected_lines()) < 3:
-                    await asyncio.sleep(RETRY_S)
+            await asyncio.to_thread(
+                poll_until,
+                lambda: len(server.injected_lines()) >= 3,
+                what="writes that find no room",
+                timeout_s=PATIENCE_S,
+            )
             async with await Peer.connect(server.broker) as peer:
                 reply = await peer.invoke(request(0, b"too late"), SEND_TIMEOUT_S)
             assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE, reply
@@ -155,6 +159,7 @@ def test_a_file_system_runs_full_and_is_freed_again(small_disk: Path) -> None:
         create_topic(server.broker, TOPIC, QUEUES)
         async with traffic.running():
             traffic.broker_is_up(server.broker)
+            await all_there(server, traffic)  # by a group that exists from here on
             for _ in range(FULL_ROUNDS):
                 async with asyncio.timeout(PATIENCE_S):
                     await traffic.acknowledged(len(traffic.acks) + 300)
