@@ -91,10 +91,10 @@ class Traffic:
         async with self._progress:
             await self._progress.wait_for(lambda: len(self.refusals) >= count)
 
-    async def one_more(self, address: str) -> None:
-        """A single message, when all the others are through."""
+    async def one_more(self, address: str) -> bool:
+        """A single message on a connection of its own; False if it was refused."""
         async with await Peer.connect(address) as peer:
-            await self._send(peer)
+            return await self._send(peer)
 
     async def _connection(self) -> None:
         while not self._stopped:
@@ -113,7 +113,7 @@ class Traffic:
             async with self._progress:
                 self._progress.notify_all()
 
-    async def _send(self, peer: Peer) -> None:
+    async def _send(self, peer: Peer) -> bool:
         number = next(self._numbers)
         body = b"%d-" % number + self._rng.randbytes(self._rng.randrange(self._body_bytes_max))
         self.bodies.add(body)
@@ -125,11 +125,12 @@ class Traffic:
                 raise
             self.refusals.append(refusal)
             await asyncio.sleep(RETRY_S)
-            return
+            return False
         assert reply.fields is not None
         said = reply.fields
         physical = int(said["msgId"][-16:], 16)
         self.acks.append(Ack(int(said["queueId"]), int(said["queueOffset"]), physical, body))
+        return True
 
 
 def request(queue_id: int, body: bytes, key: str | None = None, *, wait: bool = True) -> SendMessageV2:
