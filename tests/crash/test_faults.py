@@ -155,14 +155,16 @@ async def fill_for_good(server: InjectedHotfire, ballast: Path, traffic: Traffic
     refused_in_a_row = 0
     while refused_in_a_row < 3:
         await asyncio.to_thread(fill_up, ballast)
+        assert server.process.alive, f"died of a full disk: status {server.process.returncode}"
         async with asyncio.timeout(ANSWER_S):  # taken or refused, but answered
             refused_in_a_row = 0 if await traffic.one_more(server.broker) else refused_in_a_row + 1
 
 
-def test_a_file_system_runs_full_and_is_freed_again(small_disk: Path) -> None:
+def test_a_file_system_runs_full_and_is_freed_again(tmp_path: Path, small_disk: Path) -> None:
     """While it is full sends are refused with the room there is, reads work; with room again sends go on by
-    themselves. Five times over."""
-    server = InjectedHotfire(small_disk, arguments=arguments(SMALL))
+    themselves. Five times over, with an index file begun every few messages, so in the worst moment too."""
+    place = f"--set=storePathRootDir={small_disk / 'data'}"
+    server = InjectedHotfire(tmp_path, arguments=[*arguments(SMALL | {"maxIndexNum": 60}), place])
     traffic, ballast = senders(SEED + 1), small_disk / "ballast"
     waits = []
 
