@@ -33,6 +33,7 @@ POINTS = 50
 PATIENCE_S = 30.0
 FULL_ROUNDS = 5
 ANSWER_S = 10.0
+MANY_INDEX_FILES = {"maxIndexNum": 60, "mappedFileSizeConsumeQueue": 20_000}
 TMPFS_BYTES = 24 << 20
 RESUME_S = 5.0
 NAMES_SPACE = re.compile(r"\d[\d.,]* ?(bytes|B|[KMG]iB|%)")
@@ -164,7 +165,7 @@ def test_a_file_system_runs_full_and_is_freed_again(tmp_path: Path, small_disk: 
     """While it is full sends are refused with the room there is, reads work; with room again sends go on by
     themselves. Five times over, with an index file begun every few messages, so in the worst moment too."""
     place = f"--set=storePathRootDir={small_disk / 'data'}"
-    server = InjectedHotfire(tmp_path, arguments=[*arguments(SMALL | {"maxIndexNum": 60}), place])
+    server = InjectedHotfire(tmp_path, arguments=[*arguments(SMALL | MANY_INDEX_FILES), place])
     traffic, ballast = senders(SEED + 1), small_disk / "ballast"
     waits = []
 
