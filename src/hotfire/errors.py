@@ -173,6 +173,10 @@ class StoreReadOnly(StoreError):
     """A write or sync failed earlier; nothing more is accepted until the store is opened anew."""
 
 
+class StoreBusy(StoreError):
+    """The disk does not keep up: try again, or another broker."""
+
+
 class StoreFull(StoreError):
     """Not enough free space to accept a message and keep it."""
 

@@ -77,7 +77,13 @@ class Bench:
             store_path_root_dir=str(root),
             broker_name="broker",
             default_topic_queue_nums=4,
-            **{"mapped_file_size_commit_log": 1 << 18, "mapped_file_size_consume_queue": 4000, **settings},
+            **{
+                "mapped_file_size_commit_log": 1 << 18,
+                "mapped_file_size_consume_queue": 4000,
+                "max_hash_slot_num": 500,
+                "max_index_num": 1000,
+                **settings,
+            },
         )
         self.root = root
         store_config = self.config.store()
@@ -135,7 +141,7 @@ class Bench:
 
     def settle(self) -> None:
         """Turn after turn until nothing is left to write, to read or to serve."""
-        (_, turn_done), (_, reads_done) = self.broker.watches()
+        (_, turn_done), (_, reads_done), (queries, queries_done) = self.broker.watches()
         while True:
             self.turn()
             if self.store.journal.busy and self.store.fault is None:
@@ -147,9 +153,12 @@ class Bench:
                     peer.held = False
                     if not peer.closed:
                         self._serve(peer)
-            elif self.store._reader.queued:
+            elif self.store._reading._reader.queued:
                 self._wait(self.store.reader_fileno())
                 reads_done(self.now_ms)
+            elif self.store._reading.pins:
+                self._wait(queries)
+                queries_done(self.now_ms)
             elif not (self.broker.wants_turn and self.store.fault is None):
                 return
 

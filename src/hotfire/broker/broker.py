@@ -8,11 +8,13 @@ program that serves users is the program a simulator runs.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, cast
 
 from hotfire import core
 from hotfire.broker import access, handlers
@@ -25,7 +27,14 @@ from hotfire.broker.groups import Groups
 from hotfire.broker.offsets import Offsets
 from hotfire.broker.parked import Parked, ParkedPull
 from hotfire.broker.topics import Topics
-from hotfire.errors import BrokerRefused, MalformedRequest, RemoteProtocolError, StoreError, StoreReadOnly
+from hotfire.errors import (
+    BrokerRefused,
+    MalformedRequest,
+    RemoteProtocolError,
+    StoreBusy,
+    StoreError,
+    StoreReadOnly,
+)
 from hotfire.model import TopicConfig
 from hotfire.net.heart import Connection, Heart, Watch
 from hotfire.protocol.codes import ResponseCode
@@ -68,10 +77,11 @@ class Broker(Heart):
         self.fast = FastLane(config, store, advertised, self.suffix)
         self.topics_changed: Callable[[], None] = lambda: None
         """Called when name servers have to be told."""
-        self._waiting: deque[tuple[int, Connection, bytes]] = deque()
+        self._waiting: deque[tuple[int, Connection, bytes, int]] = deque()
+        """Replies by the end of the log they wait for, and since when."""
         self._opaque = 0
         self._saved_offsets_ms = self._expired_ms = self._rechecked_ms = now_ms
-        self.sends_handled = 0
+        self.sends_handled = self.flush_timeouts = 0
         self.topics.on_change = self._topic_changed
         self.topics.load(now_ms)
         self.groups.load(now_ms)
@@ -82,7 +92,11 @@ class Broker(Heart):
     # --- what the server calls ---
 
     def watches(self) -> list[Watch]:
-        return [(self.store.fileno(), self._turn_done), (self.store.reader_fileno(), self._reads_done)]
+        return [
+            (self.store.fileno(), self._turn_done),
+            (self.store.reader_fileno(), self._reads_done),
+            (self.store.queries.fileno(), self._queries_done),
+        ]
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
         at, size, widened_at = 0, len(data), -1
@@ -94,7 +108,7 @@ class Broker(Heart):
                 )
                 at += consumed
                 if waiting is not None:
-                    self._waiting.append((self.store.end, connection, waiting))
+                    self._wait(self.store.end, connection, waiting, now_ms)
                 if ready is not None:
                     connection.write(ready)
                 for (topic, group), queue_id, offset in commits:
@@ -145,6 +159,7 @@ class Broker(Heart):
         self._wake(self.store.tick(now_ms))
         if self.store.fault is not None:
             self._drop_replies()
+        self._time_out_replies(now_ms)
         for pull in self.parked.due(now_ms):
             self._revive(handlers.pull.resume, pull)
         if now_ms - self._rechecked_ms >= RECHECK_PERIOD_MS:
@@ -160,6 +175,7 @@ class Broker(Heart):
             self.wants_turn = True
 
     def clock_moved(self, by_ms: int) -> None:
+        self._waiting = deque((end, to, data, since + by_ms) for end, to, data, since in self._waiting)
         self._rechecked_ms += by_ms
         self._expired_ms += by_ms
         self._saved_offsets_ms += by_ms
@@ -200,20 +216,45 @@ class Broker(Heart):
         self._release_replies()
         self._wake(woken)
 
+    def _wait(self, end: int, connection: Connection, replies: bytes, now_ms: int) -> None:
+        """Send the replies once the log is safe up to `end`."""
+        if end > self.store.acknowledged_end:
+            self._waiting.append((end, connection, replies, now_ms))
+        else:
+            connection.write(replies)
+
     def _release_replies(self) -> None:
-        waiting, safe = self._waiting, self.store.readable_end
+        waiting, safe = self._waiting, self.store.acknowledged_end
         while waiting and waiting[0][0] <= safe:
-            _, connection, data = waiting.popleft()
+            _, connection, data, _ = waiting.popleft()
             connection.write(data)
+
+    def _time_out_replies(self, now_ms: int) -> None:
+        """The disk takes too long: say so. The messages are kept, their fate is open."""
+        waiting, late = self._waiting, now_ms - self.config.sync_flush_timeout
+        while waiting and waiting[0][3] <= late:
+            _, connection, data, _ = waiting.popleft()
+            connection.write(with_code(data, ResponseCode.FLUSH_DISK_TIMEOUT))
+            self.flush_timeouts += 1
 
     def _drop_replies(self) -> None:
         """The store failed: nobody may be told that these records are safe. Their clients are hung up on."""
-        for _, connection, _ in self._waiting:
+        for _, connection, _, _ in self._waiting:
             connection.close()
         for connection in self.held:
             connection.close()
         self._waiting.clear()
         self.held.clear()
+
+    def _queries_done(self, now_ms: int) -> None:
+        for token, future in self.store.queries.answers():
+            asked = cast("handlers.query.Asked", token)
+
+            def work(asked: handlers.query.Asked = asked, future: Future[Any] = future) -> Outcome:
+                return asked.answer(future.result())
+
+            if not asked.call.connection.closed:
+                self.serve(asked.call, asked.declared, work)
 
     def _reads_done(self, now_ms: int) -> None:
         for token, data in self.store.fetched():
@@ -277,25 +318,30 @@ class Broker(Heart):
             outcome = refusal.answer
         except BrokerRefused as error:
             outcome = Answer(code=error.code, remark=error.remark)
+        except StoreBusy as error:
+            outcome = Answer(code=ResponseCode.SYSTEM_BUSY, remark=str(error))
         except StoreError as error:
             outcome = Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
         except Exception as error:
             log.exception("request failed code=%d peer=%s:%d", command.code, *connection.peer)
             outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-        self.answer(connection, command, declared, outcome)
+        self.answer(connection, command, declared, outcome, call.now_ms)
 
     def answer(
-        self, connection: Connection, command: Command, declared: type[Request], outcome: Outcome
+        self,
+        connection: Connection,
+        command: Command,
+        declared: type[Request],
+        outcome: Outcome,
+        now_ms: int = 0,
     ) -> None:
         """Send an outcome now, or keep it until the log is safe."""
         if outcome is PARKED or command.is_oneway:
             return
         if isinstance(outcome, AnswerWhenReadable):
-            data = encode(self._command(command, declared, outcome.answer))
-            if outcome.end > self.store.readable_end:
-                self._waiting.append((outcome.end, connection, data))
-            else:
-                connection.write(data)
+            self._wait(
+                outcome.end, connection, encode(self._command(command, declared, outcome.answer)), now_ms
+            )
         elif isinstance(outcome, Answer):
             connection.write(encode(self._command(command, declared, outcome)))
 
@@ -340,3 +386,13 @@ class Broker(Heart):
                 self._opaque = (self._opaque + 1) & 0x7FFFFFFF
                 notice = NotifyConsumerIdsChanged(consumer_group=name)
                 connection.write(encode(notice.to_command(opaque=self._opaque, oneway=True)))
+
+
+def with_code(frames: bytes, code: int) -> bytes:
+    """The same replies with another code."""
+    out, at = bytearray(), 0
+    while at < len(frames):
+        size = frame_size(frames, at)
+        out += encode(dataclasses.replace(decode(frames[at : at + size]), code=code))
+        at += size
+    return bytes(out)

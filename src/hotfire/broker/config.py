@@ -10,13 +10,14 @@ from pathlib import Path
 from hotfire.errors import ConfigError
 from hotfire.model import Perm
 from hotfire.settings import Form, setting
-from hotfire.store.config import StoreConfig
+from hotfire.store.config import RetentionConfig, StoreConfig
 
 # Both become properties of every message, which control characters separate; replies of sends spell the
 # region as it is, between quotes.
 REGION = Form(
     r"[ !#-\[\]-~]{1,255}", "1 to 255 printable ASCII characters without quotation mark and backslash"
 )
+HOURS = Form(r"([01]?[0-9]|2[0-3])(;([01]?[0-9]|2[0-3]))*", "hours 00 to 23, separated by ';'")
 CLUSTER = Form(r"[^\x00-\x1f]{1,255}", "1 to 255 characters without control characters")
 
 
@@ -67,6 +68,47 @@ class BrokerConfig:
         FlushDiskType.SYNC_FLUSH, "SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is written."
     )
     flush_interval_commit_log: int = setting(500, "ASYNC_FLUSH: time between syncs.", unit="ms", low=1)
+    flush_commit_log_timed: bool = setting(True, "ASYNC_FLUSH: by the clock, not with every few pages.")
+    flush_commit_log_least_pages: int = setting(4, "ASYNC_FLUSH: pages of 4 KiB worth a sync.", low=0)
+    flush_commit_log_thorough_interval: int = setting(
+        10_000, "ASYNC_FLUSH: fewer pages than that are synced after this.", unit="ms", low=1
+    )
+    sync_flush_timeout: int = setting(
+        5000, "SYNC_FLUSH: a slower disk is answered FLUSH_DISK_TIMEOUT.", unit="ms", low=1, reload=True
+    )
+    os_page_cache_busy_time_out_mills: int = setting(
+        1000, "ASYNC_FLUSH: a write that takes longer turns senders away.", unit="ms", low=1
+    )
+    dirty_bytes_max: int = setting(
+        256 << 20, "ASYNC_FLUSH: unsynced bytes beyond which senders wait for the disk.", unit="bytes", low=0
+    )
+    transient_store_pool_enable: bool = setting(
+        False, "ASYNC_FLUSH: acknowledge what is in locked memory, write it every 200 ms. A crash loses that."
+    )
+    transient_store_pool_size: int = setting(5, "Buffers of that pool, each of a segment's size.", low=1)
+    commit_interval_commit_log: int = setting(200, "Time between writes of that pool.", unit="ms", low=1)
+    commit_commit_log_least_pages: int = setting(4, "Pages of it worth a write.", low=0)
+    commit_commit_log_thorough_interval: int = setting(
+        200, "Fewer pages are written after this.", unit="ms", low=1
+    )
+    delete_when: str = setting("04", "Hours at which expired segments go, separated by ';'.", form=HOURS)
+    file_reserved_time: int = setting(72, "Age at which a segment is expired.", unit="hours", low=0)
+    disk_max_used_space_ratio: int = setting(
+        75, "Above this, expired segments go at any hour.", unit="%", low=10, high=95
+    )
+    disk_space_clean_forcibly_ratio: int = setting(
+        85, "Above this, the oldest segments go, whatever their age.", unit="%", low=30, high=95
+    )
+    disk_space_warning_level_ratio: int = setting(
+        90, "Above this, nothing more is stored.", unit="%", low=35, high=100
+    )
+    clean_file_forcibly_enable: bool = setting(True, "Let unexpired segments go when the disk is that full.")
+    clean_resource_interval: int = setting(10_000, "Time between looks for them.", unit="ms", low=1)
+    delete_commit_log_files_interval: int = setting(100, "Time between two removals.", unit="ms", low=0)
+    delete_file_batch_max: int = setting(10, "Segments removed in one go.", low=1)
+    destroy_maped_file_interval_forcibly: int = setting(
+        120_000, "A segment still read is removed after this.", unit="ms", low=0
+    )
     flush_interval_consume_queue: int = setting(1000, "Time between syncs of the queues.", unit="ms", low=1)
     mapped_file_size_commit_log: int = setting(
         1 << 30, "Size of a log segment.", unit="bytes", low=4096, aliases=("mapedFileSizeCommitLog",)
@@ -118,7 +160,33 @@ class BrokerConfig:
             index_entries=self.max_index_num,
             flush_interval_ms=self.flush_interval_commit_log,
             queue_flush_interval_ms=self.flush_interval_consume_queue,
+            flush_timed=self.flush_commit_log_timed,
+            flush_least_pages=self.flush_commit_log_least_pages,
+            flush_thorough_interval_ms=self.flush_commit_log_thorough_interval,
+            dirty_bytes_max=self.dirty_bytes_max,
+            busy_ms=self.os_page_cache_busy_time_out_mills,
+            pool_buffers=self.transient_store_pool_size if self.has_pool else 0,
+            commit_interval_ms=self.commit_interval_commit_log,
+            commit_least_pages=self.commit_commit_log_least_pages,
+            commit_thorough_interval_ms=self.commit_commit_log_thorough_interval,
+            retention=RetentionConfig(
+                hours=tuple(int(hour) for hour in self.delete_when.split(";")),
+                reserved_hours=self.file_reserved_time,
+                disk_clean_ratio=self.disk_max_used_space_ratio / 100,
+                disk_force_ratio=self.disk_space_clean_forcibly_ratio / 100,
+                disk_refuse_ratio=self.disk_space_warning_level_ratio / 100,
+                may_force=self.clean_file_forcibly_enable,
+                period_ms=self.clean_resource_interval,
+                batch_max=self.delete_file_batch_max,
+                pause_ms=self.delete_commit_log_files_interval,
+                forced_after_ms=self.destroy_maped_file_interval_forcibly,
+            ),
         )
+
+    @property
+    def has_pool(self) -> bool:
+        """SYNC_FLUSH acknowledges what is on the disk: there a pool would only hold it up."""
+        return self.transient_store_pool_enable and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
 
     @property
     def root(self) -> Path:

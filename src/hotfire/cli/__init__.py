@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("hotfire.cli.demo", "start everything, send some messages, read them back"),
     "send": ("hotfire.cli.send", "send messages to a topic"),
     "tail": ("hotfire.cli.tail", "print the messages of a topic, and those to come"),
+    "store": ("hotfire.cli.store", "look into a store directory, check it, make its queues anew"),
     "topic": ("hotfire.cli.topic", "list topics, show where one is"),
 }
 """Each module has `configure(parser)` and `run(args) -> exit code`. It may have `take_late(args, words)`:

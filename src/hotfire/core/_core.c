@@ -31,7 +31,7 @@ static PyObject *py_key_hash(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer topic, key;
     if (!PyArg_ParseTuple(args, "y*y*", &topic, &key)) return NULL;
-    uint32_t hash = hf_key_hash((hf_slice){topic.buf, (uint32_t)topic.len}, (hf_slice){key.buf, (uint32_t)key.len});
+    uint32_t hash = hf_key_hash((hf_slice){topic.buf, (uint32_t)topic.len}, HF_KEY, (hf_slice){key.buf, (uint32_t)key.len});
     PyBuffer_Release(&topic);
     PyBuffer_Release(&key);
     return PyLong_FromUnsignedLong(hash);

@@ -121,8 +121,9 @@ int hf_utf8_ok(const uint8_t *p, size_t n) {
     return 1;
 }
 
-int32_t hf_java_hash(const uint8_t *p, size_t n) {
-    uint32_t h = 0;
+int32_t hf_java_hash(const uint8_t *p, size_t n) { return (int32_t)hf_java_hash_on(0, p, n); }
+
+uint32_t hf_java_hash_on(uint32_t h, const uint8_t *p, size_t n) {
     while (n) {
         size_t k = utf8_step(p, n);
         if (k == 0) { h = 31 * h + 0xfffd; k = utf8_bad(p, n); }
@@ -138,7 +139,7 @@ int32_t hf_java_hash(const uint8_t *p, size_t n) {
         p += k;
         n -= k;
     }
-    return (int32_t)h;
+    return h;
 }
 
 size_t hf_decimal(char *out, uint64_t v) {

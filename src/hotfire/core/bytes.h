@@ -21,6 +21,7 @@ int hf_utf8_ok(const uint8_t *p, size_t size);
 
 /* Java's String.hashCode of UTF-8: over UTF-16 code units, 32-bit wrap. Bytes that are not UTF-8 count as U+FFFD,
    one for each stretch that could have begun a character, as Python and Java decode them. */
+uint32_t hf_java_hash_on(uint32_t h, const uint8_t *p, size_t size); /* of a text that began with hash h */
 int32_t hf_java_hash(const uint8_t *p, size_t size);
 
 /* Decimal text of v into out (at least 20 bytes); returns the length. */

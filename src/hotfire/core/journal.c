@@ -5,6 +5,7 @@
 #include "store.h"
 #include <errno.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -91,6 +92,7 @@ hf_segment *hf_journal_segment(hf_journal *j, int64_t offset) {
 
 static int make_room(hf_turn *t, size_t size) {
     if (t->size + size <= t->room) return 1;
+    if (t->pooled) return 0;
     size_t room = t->room ? t->room : TURN_ROOM_FIRST;
     while (room < t->size + size) room *= 2;
     uint8_t *grown = PyMem_RawRealloc(t->data, room);
@@ -125,7 +127,8 @@ static uint8_t *place(hf_journal *j, hf_segment *s, size_t size) {
 }
 
 int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset) {
-    if (j->turns[j->filling].size >= j->turn_bytes_max) return HF_TURN_FULL;
+    hf_turn *t = &j->turns[j->filling];
+    if (t->size >= j->turn_bytes_max || (t->pooled && t->size + size + HF_BLANK_BYTES > t->room)) { j->is_full = 1; return HF_TURN_FULL; }
     hf_segment *s = hf_journal_segment(j, j->end);
     if (!s) return HF_NEED_SEGMENT;
     int64_t left = s->start + s->size - j->end;
@@ -285,8 +288,28 @@ static void journal_dealloc(hf_journal *j) {
     Py_CLEAR(j->index);
     Py_CLEAR(j->grow_index);
     PyMem_Free(j->segments);
-    for (int i = 0; i < 2; i++) { PyMem_RawFree(j->turns[i].data); PyMem_RawFree(j->turns[i].chunks); }
+    for (int i = 0; i < 2; i++) { if (!j->pool) PyMem_RawFree(j->turns[i].data); PyMem_RawFree(j->turns[i].chunks); }
+    if (j->pool) munmap(j->pool, j->pool_bytes);
     Py_TYPE(j)->tp_free((PyObject *)j);
+}
+
+/* set_pool(bytes) -> 0, or the errno of locking it: turns are filled in memory that is never swapped, half of it each */
+static PyObject *journal_set_pool(hf_journal *j, PyObject *arg) {
+    size_t bytes = PyLong_AsSize_t(arg);
+    if (bytes == (size_t)-1 && PyErr_Occurred()) return NULL;
+    if (j->pool || j->busy || j->turns[0].size || j->turns[1].size || bytes < 2) return PyErr_Format(PyExc_ValueError, "a pool is set once, before the first record");
+    uint8_t *pool = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pool == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
+    int locked = mlock(pool, bytes) ? errno : 0;
+    for (int i = 0; i < 2; i++) {
+        PyMem_RawFree(j->turns[i].data);
+        j->turns[i].data = pool + (size_t)i * (bytes / 2);
+        j->turns[i].room = bytes / 2;
+        j->turns[i].pooled = 1;
+    }
+    j->pool = pool;
+    j->pool_bytes = bytes;
+    return PyLong_FromLong(locked);
 }
 
 static PyObject *journal_add_segment(hf_journal *j, PyObject *args) {
@@ -374,6 +397,7 @@ static PyObject *journal_submit(hf_journal *j, PyObject *arg) {
     if (!j->running || j->busy || j->error || !j->turns[j->filling].size) Py_RETURN_FALSE;
     pthread_mutex_lock(&j->lock);
     j->filling = !j->filling;
+    j->is_full = 0;
     j->job = 1;
     j->job_sync = sync;
     pthread_cond_signal(&j->wake);
@@ -422,7 +446,7 @@ static PyObject *journal_complete(hf_journal *j, PyObject *ignored) {
         j->written = t->end;
         t->size = 0;
         t->chunks_count = 0;
-        if (t->room > TURN_ROOM_KEPT) { PyMem_RawFree(t->data); t->data = NULL; t->room = 0; }
+        if (t->room > TURN_ROOM_KEPT && !t->pooled) { PyMem_RawFree(t->data); t->data = NULL; t->room = 0; }
         j->busy = 0;
     }
     return PyLong_FromLongLong(j->written);
@@ -520,7 +544,7 @@ static PyObject *journal_close(hf_journal *j, PyObject *ignored) {
 }
 static PyObject *journal_stalled(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->stalled); }
 static PyObject *journal_busy(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->busy); }
-static PyObject *journal_full(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->turns[j->filling].size >= j->turn_bytes_max); }
+static PyObject *journal_full(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->is_full || j->turns[j->filling].size >= j->turn_bytes_max); }
 static PyObject *journal_pending(hf_journal *j, void *closure) { (void)closure; return PyLong_FromSize_t(j->turns[j->filling].size); }
 
 static PyMethodDef journal_methods[] = {
@@ -529,6 +553,7 @@ static PyMethodDef journal_methods[] = {
     {"reserve", (PyCFunction)journal_reserve, METH_O, "reserve(size) -> physical offset or None"},
     {"append", (PyCFunction)journal_append, METH_VARARGS, "append(record, queue, index, tags) -> end"},
     {"set_index", (PyCFunction)journal_set_index, METH_VARARGS, "set_index(index, grow)"},
+    {"set_pool", (PyCFunction)journal_set_pool, METH_O, "set_pool(bytes) -> errno of locking it, or 0"},
     {"set_mark", (PyCFunction)journal_set_mark, METH_VARARGS, "set_mark(fd, position, magic)"},
     {"submit", (PyCFunction)journal_submit, METH_O, "submit(how) -> bool"},
     {"retry", (PyCFunction)journal_retry, METH_NOARGS, "retry() -> bool"},

@@ -9,6 +9,7 @@
 
 #define HEADER_BYTES 40
 #define SLOT_BYTES 4
+#define QUERY_MAX 100000
 
 static int64_t header64(hf_index *x, int at) { return (int64_t)get64((uint8_t *)x->view.buf + at); }
 static void set_header64(hf_index *x, int at, int64_t v) { put64((uint8_t *)x->view.buf + at, (uint64_t)v); }
@@ -43,17 +44,21 @@ void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestam
     x->end_timestamp = timestamp;
 }
 
-uint32_t hf_key_hash(hf_slice topic, hf_slice key) {
-    /* Java's hash of "topic#key", made absolute; the one hash without an absolute value counts as 0 */
-    uint32_t power = 1, h = (uint32_t)hf_java_hash(topic.p, topic.size);
-    h = 31 * h + '#';
-    uint32_t k = (uint32_t)hf_java_hash(key.p, key.size);
-    size_t units = 0;
-    for (size_t i = 0; i < key.size; i++) units += (key.p[i] & 0xc0) != 0x80 ? 1u + (key.p[i] >= 0xf0) : 0u;
-    for (size_t i = 0; i < units; i++) power *= 31;
-    int32_t hash = (int32_t)(h * power + k);
+uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key) {
+    /* Java's hash of "topic#key", or of "topic#T#tag", made absolute; the one hash without an absolute value counts as 0 */
+    uint32_t h = 31 * hf_java_hash_on(0, topic.p, topic.size) + '#';
+    for (; *kind; kind++) h = 31 * h + (uint8_t)*kind;
+    int32_t hash = (int32_t)hf_java_hash_on(h, key.p, key.size);
     if (hash == INT32_MIN) return 0;
     return (uint32_t)(hash < 0 ? -hash : hash);
+}
+
+int hf_blank(hf_slice text) {
+    for (uint32_t i = 0; i < text.size; i++) {
+        uint8_t c = text.p[i];
+        if (!(c == ' ' || (c >= 9 && c <= 13) || (c >= 28 && c <= 31))) return 0;
+    }
+    return 1;
 }
 
 /* ---- Python face ---- */
@@ -125,22 +130,35 @@ static PyObject *index_query(hf_index *x, PyObject *args) {
     int count_max;
     long long begin, end;
     if (!PyArg_ParseTuple(args, "IiLL", &hash, &count_max, &begin, &end) || !index_open(x)) return NULL;
-    PyObject *found = PyList_New(0);
+    if (count_max < 0) count_max = 0;
+    if (count_max > QUERY_MAX) count_max = QUERY_MAX;
+    int64_t *offsets = PyMem_RawMalloc((size_t)(count_max + 1) * sizeof *offsets);
+    if (!offsets) return PyErr_NoMemory();
+    int32_t next = x->next;
+    int count = 0;
+    Py_buffer view;
+    if (PyObject_GetBuffer(x->view.obj, &view, PyBUF_SIMPLE)) { PyMem_RawFree(offsets); return NULL; } /* it stays while we look */
+    Py_BEGIN_ALLOW_THREADS /* the chain of a key goes all over a file that need not be in memory */
     int64_t base = header64(x, BEGIN_TIME);
-    int32_t i = (int32_t)get32(slot_at(x, hash % x->slots)), steps = x->next;
-    while (found && i > 0 && i < x->next && steps-- > 0 && PyList_GET_SIZE(found) < count_max) {
+    int32_t i = (int32_t)get32(slot_at(x, hash % x->slots));
+    while (i > 0 && i < next && count < count_max) {
         const uint8_t *e = entry_at(x, i);
         int32_t seconds = (int32_t)get32(e + 12), before = (int32_t)get32(e + 16);
         if (seconds < 0) break;
         int64_t at = base + (int64_t)seconds * 1000;
-        if (get32(e) == hash && at >= begin && at <= end) {
-            PyObject *offset = PyLong_FromLongLong((long long)get64(e + 4));
-            if (!offset || PyList_Append(found, offset)) Py_CLEAR(found);
-            Py_XDECREF(offset);
-        }
+        if (get32(e) == hash && at >= begin && at <= end) offsets[count++] = (int64_t)get64(e + 4);
         if (before <= 0 || before >= i || at < begin) break; /* chains only lead back: no loop, whatever the bytes */
         i = before;
     }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    PyObject *found = PyList_New(count);
+    for (int n = 0; found && n < count; n++) {
+        PyObject *offset = PyLong_FromLongLong((long long)offsets[n]);
+        if (!offset) { Py_CLEAR(found); break; }
+        PyList_SET_ITEM(found, n, offset);
+    }
+    PyMem_RawFree(offsets);
     return found;
 }
 

@@ -146,18 +146,19 @@ static void reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t 
     l->waiting_size = (size_t)(p - l->waiting);
 }
 
-/* The unique key and every word of the keys, by their hashes. Needs room for 2 + keys.size / 2 of them. */
+/* The unique key and every word of the keys, by their hashes. and the tag. Needs room for 3 + keys.size / 2 of them. */
 static void index_keys(hf_lane *l, hf_slice topic, const known_properties *known, int64_t physical, int64_t timestamp) {
     if (!l->journal->grow_index) return;
-    hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, known->unique));
+    hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_KEY, known->unique));
     const uint8_t *p = known->keys.p, *end = p + known->keys.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
         if (!stop) stop = end;
         hf_slice key = {p, (uint32_t)(stop - p)};
-        if (key.size) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, key));
+        if (key.size) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_KEY, key));
         p = stop + 1;
     }
+    if (!hf_blank(known->tags)) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_TAG, known->tags));
 }
 
 static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) {
@@ -221,7 +222,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
     /* everything that may fail comes before the space is taken: bytes taken and not written would end the log */
     if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return NEXT_ERROR;
-    int has_room = hf_journal_derive_room(l->journal) && hf_journal_index_room(l->journal, 2 + known.keys.size / 2);
+    int has_room = hf_journal_derive_room(l->journal) && hf_journal_index_room(l->journal, 3 + known.keys.size / 2);
     uint8_t *space = has_room ? hf_journal_space(l->journal, size) : NULL;
     if (!space) {
         PyErr_NoMemory();

@@ -5,6 +5,7 @@ is why the compiled one exists. Knows bytes, descriptors and tables; no policy.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -236,6 +237,15 @@ class Journal:
         self._pending += len(data)
         self.end += len(data)
 
+    def set_pool(self, size: int) -> int:
+        """Turns are filled in memory that is never swapped; errno of locking it. Here only locked beside."""
+        self._pool = mmap.mmap(-1, size)
+        libc = ctypes.CDLL(None, use_errno=True)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._pool))
+        failed = libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size))
+        self._turn_bytes_max = min(self._turn_bytes_max, size // 2)
+        return ctypes.get_errno() if failed else 0
+
     def set_mark(self, fd: int, position: int, magic: bytes) -> None:
         """Where the flusher says how far the log is synced, after each turn that marks."""
         self._mark = fd, position, magic
@@ -308,9 +318,11 @@ class Journal:
     def _derive_keys(self, limit: int) -> None:
         while self._keyed and self._keyed[0][0] < limit:
             physical, timestamp, key = self._keyed[0]
-            if self._index is None or physical >= self._index.end_offset:
-                if self._grow_index is not None and (self._index is None or self._index.is_full):
-                    self._grow_index(timestamp)
+            index = self._index
+            is_new = self._grow_index is not None and (index is None or physical >= index.end_offset)
+            if is_new and (index is None or not index.put(key, physical, timestamp)):
+                assert self._grow_index is not None
+                self._grow_index(timestamp)
                 if self._index is None or not self._index.put(key, physical, timestamp):
                     raise RuntimeError("the key index did not grow")
             self._keyed.popleft()

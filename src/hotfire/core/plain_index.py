@@ -70,7 +70,7 @@ class KeyIndex:
             at = base + seconds * 1000
             if key == hash_ and begin_ms <= at <= end_ms:
                 found.append(physical)
-            if not 0 < before < number or at < begin_ms:  # chains only lead back, whatever the bytes say
+            if not 0 < before < number or at < begin_ms:  # chains only lead back
                 break
             number = before
         return found

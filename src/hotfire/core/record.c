@@ -142,25 +142,27 @@ static int add_hash(PyObject *list, uint32_t value) {
     return ok;
 }
 
-/* Hashes of the unique key and of every word of the keys, as the index files them. */
+/* Hashes of the unique key, of every word of the keys and of the tag, as the index files them. */
 static PyObject *key_hashes(hf_slice topic, hf_slice properties) {
-    hf_slice unique = {NULL, 0}, keys = {NULL, 0};
+    hf_slice unique = {NULL, 0}, keys = {NULL, 0}, tags = {NULL, 0};
     const uint8_t *p = properties.p, *end = p + properties.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
         if (!stop) stop = end;
         if (stop - p > 9 && !memcmp(p, "UNIQ_KEY\x01", 9)) unique = (hf_slice){p + 9, (uint32_t)(stop - p - 9)};
         else if (stop - p > 5 && !memcmp(p, "KEYS\x01", 5)) keys = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
+        else if (stop - p > 5 && !memcmp(p, "TAGS\x01", 5)) tags = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
         p = stop + 1;
     }
     PyObject *list = PyList_New(0);
-    if (list && unique.size && !add_hash(list, hf_key_hash(topic, unique))) Py_CLEAR(list);
+    if (list && unique.size && !add_hash(list, hf_key_hash(topic, HF_KEY, unique))) Py_CLEAR(list);
     for (p = keys.p, end = p + keys.size; list && p < end;) {
         const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
         if (!stop) stop = end;
-        if (stop > p && !add_hash(list, hf_key_hash(topic, (hf_slice){p, (uint32_t)(stop - p)}))) Py_CLEAR(list);
+        if (stop > p && !add_hash(list, hf_key_hash(topic, HF_KEY, (hf_slice){p, (uint32_t)(stop - p)}))) Py_CLEAR(list);
         p = stop + 1;
     }
+    if (list && !hf_blank(tags) && !add_hash(list, hf_key_hash(topic, HF_TAG, tags))) Py_CLEAR(list);
     PyObject *hashes = list ? PyList_AsTuple(list) : NULL;
     Py_XDECREF(list);
     return hashes;

@@ -68,11 +68,14 @@ typedef struct {
 extern PyTypeObject hf_index_type;
 int hf_index_full(hf_index *x);
 void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestamp);
-uint32_t hf_key_hash(hf_slice topic, hf_slice key);
+#define HF_KEY ""                  /* kinds of keys: given by users, */
+#define HF_TAG "T#"                /* or a tag */
+uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key);
+int hf_blank(hf_slice text);
 
 /* ---- journal ---- */
 typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;
-typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; } hf_turn;
+typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; int pooled; } hf_turn;
 typedef struct { int64_t start, size; int fd; } hf_segment;
 typedef struct { hf_queue *queue; int64_t physical, index, tags; int32_t size; } hf_derivation;
 typedef struct { int64_t physical, timestamp; uint32_t hash; } hf_keyed;
@@ -98,10 +101,13 @@ typedef struct {
     pthread_cond_t wake;
     int running, job, done, stop, job_sync, error, event_fd;
     const char *error_step;
+    uint8_t *pool;                 /* locked memory of both turns, if any */
+    size_t pool_bytes;
     int mark_fd;                   /* where the flusher says how far the log is synced */
     int64_t mark_position;
     uint8_t mark_magic[8];
     int busy;                      /* loop side: a turn is in the flusher's hands */
+    int is_full;                   /* loop side: the turn being filled had no room for a record */
     int stalled;                   /* loop side: it found no room on the disk and waits to be tried again */
 } hf_journal;
 extern PyTypeObject hf_journal_type;

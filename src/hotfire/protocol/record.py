@@ -339,11 +339,25 @@ def tags_code(properties: Mapping[str, str]) -> int:
     return java_hash(properties.get("TAGS", ""))
 
 
+TAG_KEY = "T#"
+"""In front of a tag, which is indexed among the keys."""
+
+
 def keys_of(properties: Mapping[str, str]) -> list[str]:
-    """The unique key and every word of the keys: what a message is found by."""
-    words = [word for word in properties.get("KEYS", "").split(" ") if word]
-    unique = properties.get("UNIQ_KEY")
-    return [unique, *words] if unique else words
+    """What a message is found by: its unique key, every word of its keys, its tag.
+
+    >>> keys_of({"KEYS": "a b", "TAGS": "new"})
+    ['a', 'b', 'T#new']
+    """
+    keys = [word for word in properties.get("KEYS", "").split(" ") if word]
+    if unique := properties.get("UNIQ_KEY"):
+        keys.insert(0, unique)
+    if (tags := properties.get("TAGS", "")).strip(_JAVA_SPACE):
+        keys.append(TAG_KEY + tags)
+    return keys
+
+
+_JAVA_SPACE = " \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f"
 
 
 def key_hash(topic: str, key: str) -> int:

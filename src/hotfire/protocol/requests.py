@@ -63,6 +63,11 @@ class TimestampReply(Reply):
     timestamp: Int64
 
 
+class QueryReply(Reply):
+    index_last_update_phyoffset: Int64  # the small o is the wire's
+    index_last_update_timestamp: Int64
+
+
 class HeartbeatReply(Reply):
     supports_v2: bool = wire("IS_SUPPORT_HEART_BEAT_V2", default=True)
     subscription_changed: bool = wire("IS_SUB_CHANGE", default=False)
@@ -221,6 +226,27 @@ class GetEarliestStoreTime(
     broker_name: str | None = wire("bname", default=None)
 
 
+# --- client -> broker: looking for messages --------------------------------------------------------
+
+
+class QueryMessage(Request, code=RequestCode.QUERY_MESSAGE, reply=QueryReply, needs=[read("topic")]):
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    index_type: str | None = None
+    last_key: str | None = None
+    unique: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
+    broker_name: str | None = wire("bname", default=None)
+
+
+class ViewMessageById(Request, code=RequestCode.VIEW_MESSAGE_BY_ID, reply=None, needs=[manage()]):
+    offset: Int64
+    topic: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
 # --- client -> broker: membership ------------------------------------------------------------------
 
 
@@ -260,6 +286,12 @@ class NotifyConsumerIdsChanged(Request, code=RequestCode.NOTIFY_CONSUMER_IDS_CHA
 
 
 # --- admin -> broker -------------------------------------------------------------------------------
+
+
+class DeleteExpiredCommitLog(
+    Request, code=RequestCode.DELETE_EXPIRED_COMMITLOG, reply=None, needs=[manage()]
+):
+    """Remove expired files of the log now."""
 
 
 class UpdateAndCreateTopic(

@@ -43,6 +43,7 @@ _OURS_AT = 64
 SECTOR_BYTES = 512
 MARK_AT, MARK_MAGIC = 512, b"HOTMARK1"
 _MARK = struct.Struct(">8sqI")
+MARK_BYTES = _MARK.size
 
 
 @dataclass(frozen=True, slots=True)

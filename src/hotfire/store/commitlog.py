@@ -120,7 +120,17 @@ class CommitLog:
         self.journal.add_segment(start, self._config.segment_bytes, fd)
 
     def _allocate(self, start: int) -> int:
-        return self._disk.allocate(f"{ROOT}/{start:020d}", self._config.segment_bytes)
+        return self._disk.allocate(self.file(start), self._config.segment_bytes)
+
+    def let_go(self) -> tuple[int, int]:
+        """The oldest segment is no longer part of the log: its first offset, and the descriptor to close."""
+        start = next(iter(self.segments))
+        assert start != next(reversed(self.segments)), "the last segment stays"
+        self.journal.drop_segment(start)
+        return start, self.segments.pop(start)
+
+    def file(self, start: int) -> str:
+        return f"{ROOT}/{start:020d}"
 
     def holding(self, low: int, high: int) -> list[int]:
         """Descriptors of the segments that hold bytes of [low, high)."""

@@ -53,6 +53,8 @@ class StoreConfig:
     dirty_bytes_max: int = 256 << 20
     """ASYNC_FLUSH: written and not yet synced; beyond it each turn waits for the disk."""
     turn_bytes_max: int = 32 << 20
+    busy_ms: int = 1000
+    """ASYNC_FLUSH: a write into the page cache that takes longer says that the disk does not keep up."""
     index_enable: bool = True
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000

@@ -7,7 +7,8 @@ in the middle of a store into memory. The entries themselves are kept by `core.Q
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from hotfire import core
 from hotfire.errors import StoreCorrupt
@@ -82,8 +83,10 @@ class ConsumeQueue:
             bases.append(int(name) // ENTRY_BYTES)
         return sorted(bases)
 
-    def _count_while(self, base: int, holds: Callable[[tuple[int, int, int]], bool]) -> int:
-        low, high = 0, self._per_file
+    def _count_while(
+        self, base: int, holds: Callable[[tuple[int, int, int]], bool], high: int | None = None
+    ) -> int:
+        low, high = 0, self._per_file if high is None else high
         while low < high:  # what is asked for holds for a prefix: offsets only grow
             middle = (low + high) // 2
             entry = self.entries.entry(base + middle)
@@ -154,6 +157,29 @@ class ConsumeQueue:
         entries.put(index, physical, size, tags)
         entries.max = index + 1
 
+    # --- retention ---
+
+    def follow(self, log_min: int) -> None:
+        """The log begins at `log_min`: older entries are no longer there, nor files that hold only such."""
+        bases = self._bases()
+        for base in bases[:-1]:
+            if base == self._tail_base or not self.show(base):
+                break
+            last = self.entries.entry(base + self._per_file - 1)
+            if last is None or last[0] >= log_min:
+                break
+            self._shut(base)
+            self._disk.remove(self._file(base))
+            bases = bases[1:]
+        if not bases or not self.show(bases[0]):
+            return
+        # the window of the file being filled ends before its blocks do
+        high = min(self._per_file, max(0, self.entries.max - bases[0]))
+        first = bases[0] + self._count_while(
+            bases[0], lambda entry: entry == FILLER or entry[0] < log_min, high
+        )
+        self.entries.min = max(self.entries.min, first)
+
     # --- windows ---
 
     def show(self, index: int) -> bool:
@@ -168,6 +194,25 @@ class ConsumeQueue:
             self._shut(old)
         self._open(base, self._file_bytes)
         return True
+
+    @contextmanager
+    def entry_reader(self) -> Iterator[Callable[[int], bytes]]:
+        """Bytes of entries, read without the windows: for a thread that must not touch them."""
+        opened: dict[int, int] = {}
+
+        def entry_at(index: int) -> bytes:
+            base = index - index % self._per_file
+            if base not in opened:
+                if not self._disk.exists(self._file(base)):
+                    return b""
+                opened[base] = self._disk.open(self._file(base))
+            return self._disk.read(opened[base], ENTRY_BYTES, (index - base) * ENTRY_BYTES)
+
+        try:
+            yield entry_at
+        finally:
+            for fd in opened.values():
+                self._disk.close(fd)
 
     def _file(self, base: int) -> str:
         return f"{self.directory}/{base * ENTRY_BYTES:020d}"

@@ -10,6 +10,8 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +28,9 @@ Mapped = mmap.mmap
 FALLOC_FL_KEEP_SIZE = 0x01
 STEP_BYTES = 64 << 10
 _ZEROS = bytes(STEP_BYTES)
+_FLOCK = struct.Struct(
+    "@hhqqi4x"
+)  # type, whence, start, length, process: struct flock where off_t has 64 bits
 
 
 class SyncFailed(OSError):
@@ -38,10 +43,15 @@ class Disk:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         self._worker: ThreadPoolExecutor | None = None
+        self._asker: ThreadPoolExecutor | None = None
         self._lock_fd = -1
 
     def path(self, relative: str) -> str:
         return str(self.root / relative)
+
+    def below(self, relative: str) -> Disk:
+        """The same disk seen from one of its directories."""
+        return Disk(self.root / relative)
 
     # --- directories ---
 
@@ -88,8 +98,16 @@ class Disk:
     def open(self, relative: str) -> int:
         return os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
 
+    def open_to_read(self, relative: str) -> int:
+        """Descriptor through which nothing can be changed."""
+        return os.open(self.path(relative), os.O_RDONLY | os.O_CLOEXEC)
+
     def size(self, relative: str) -> int:
         return os.stat(self.path(relative)).st_size
+
+    def size_on_disk(self, relative: str) -> int:
+        """Bytes of the blocks the file has; holes have none."""
+        return os.stat(self.path(relative)).st_blocks * 512
 
     def written_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(position, size) of steps of [start, end) that are not holes, in order."""
@@ -155,6 +173,18 @@ class Disk:
         finally:
             os.close(fd)
 
+    def map_to_read(self, relative: str) -> Mapped:
+        """The whole file as memory that cannot be written. The file must not be empty."""
+        fd = self.open_to_read(relative)
+        try:
+            return mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(fd)
+
+    def scratch(self, size: int) -> Mapped:
+        """Memory of `size` zero bytes behind which there is no file; what is not touched costs nothing."""
+        return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
     def reserve(self, relative: str, size: int) -> None:
         """Blocks for the file's first `size` bytes, so that a store into the map cannot meet a full disk."""
         fd = os.open(self.path(relative), os.O_RDWR | os.O_CLOEXEC)
@@ -202,6 +232,29 @@ class Disk:
         os.rename(temporary, final)
         _sync_directory(Path(final).parent)
 
+    def read_part(self, relative: str, size: int, position: int) -> bytes:
+        """Bytes of a file that is not kept open; none when it does not exist."""
+        try:
+            fd = self.open_to_read(relative)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(fd, size, position)
+        finally:
+            os.close(fd)
+
+    def rename(self, old: str, new: str) -> None:
+        """A file or directory under another name, on disk when this returns."""
+        os.rename(self.path(old), self.path(new))
+        for path in {Path(self.path(old)).parent, Path(self.path(new)).parent}:
+            _sync_directory(path)
+
+    def remove_tree(self, relative: str) -> None:
+        """A directory and everything in it, or nothing when it does not exist."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.path(relative))
+            _sync_directory(Path(self.path(relative)).parent)
+
     def remove(self, relative: str) -> None:
         with suppress(FileNotFoundError):
             os.unlink(self.path(relative))
@@ -209,6 +262,17 @@ class Disk:
 
     def exists(self, relative: str) -> bool:
         return os.path.exists(self.path(relative))
+
+    def modified_ms(self, relative: str) -> int:
+        """When the file was last written to."""
+        return os.stat(self.path(relative)).st_mtime_ns // 1_000_000
+
+    def free_bytes(self) -> int:
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
+    def is_directory(self, relative: str) -> bool:
+        return os.path.isdir(self.path(relative))
 
     def used_ratio(self) -> float:
         """Share of the file system that is taken."""
@@ -240,6 +304,24 @@ class Disk:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
+    def lock_holder(self, relative: str) -> int | None:
+        """Process that holds the lock, -1 if the system does not say which; the file is only looked at.
+
+        Not for a process that holds it itself: closing any descriptor of the file would let the lock go.
+        """
+        try:
+            fd = self.open_to_read(relative)
+        except FileNotFoundError:
+            return None
+        try:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        finally:
+            os.close(fd)
+        if kind == fcntl.F_UNLCK:
+            return None
+        return process if process > 0 else -1
+
     # --- threads of the log ---
 
     def journal(self, end: int, turn_bytes_max: int) -> core.Journal:
@@ -257,11 +339,18 @@ class Disk:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-disk")
         return self._worker.submit(work)
 
+    def aside(self, work: Callable[[], T]) -> Future[T]:
+        """Run a query on a thread of its own: it may take long, and what is beside the loop may not wait."""
+        if self._asker is None:
+            self._asker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-query")
+        return self._asker.submit(work)
+
     def finish(self) -> None:
-        """Wait for the work beside the loop and end its thread."""
-        if self._worker is not None:
-            self._worker.shutdown(wait=True)
-            self._worker = None
+        """Wait for the work beside the loop and end its threads."""
+        for threads in (self._worker, self._asker):
+            if threads is not None:
+                threads.shutdown(wait=True)
+        self._worker = self._asker = None
 
 
 def _sync(fd: int) -> None:

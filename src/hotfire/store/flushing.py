@@ -26,6 +26,8 @@ PAGE_BYTES = 4096
 SHARE_MAX = 0.1
 """Of the time, spent on syncing queue files."""
 INTERVAL_MS_MAX = 60_000
+NO_INDEX = -1
+"""Counted in place of keys: an index switched on later is made of all of the log."""
 
 
 class Flushing:
@@ -168,7 +170,7 @@ class Flushing:
         journal = self._log.journal
         if self.derived >= journal.written:  # else entries behind it may be there and would be counted too
             entries = sum(queue.entries.max for queue in self._queues.values())
-            self._counted = self.derived, entries, 0 if self._index is None else self._index.count
+            self._counted = self.derived, entries, NO_INDEX if self._index is None else self._index.count
         derived, entries, keys = self._counted
         return Checkpoint(
             self.stamp,

@@ -8,12 +8,10 @@ a crash left of the rest is not believed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 
 from hotfire import core
 from hotfire.errors import StoreCorrupt
-from hotfire.protocol.record import key_hash
 from hotfire.store.config import StoreConfig
 from hotfire.store.disk import Disk, Mapped
 
@@ -41,9 +39,9 @@ class KeyIndexes:
         return self._entries_at + self._entries * ENTRY_BYTES
 
     @property
-    def end_offset(self) -> int:
-        """Offset of the newest record indexed, 0 when there is none."""
-        return self._last.end_offset if self._files else 0
+    def end(self) -> tuple[int, int]:
+        """Store time and offset of the newest record indexed."""
+        return (self._last.end_timestamp, self._last.end_offset) if self._files else (0, 0)
 
     @property
     def _last(self) -> core.KeyIndex:
@@ -145,17 +143,18 @@ class KeyIndexes:
         self._synced = 0
         self._disk.remove(f"{ROOT}/{name}")
 
+    def follow(self, log_min: int) -> None:
+        """Remove files, but the newest, that speak only of records before `log_min`."""
+        for name in list(self._files)[:-1]:
+            if self._files[name][1].end_offset >= log_min:
+                break
+            self._remove(name)
+
     # --- asking ---
 
-    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Offsets of records that may hold the key, newest first; the hash is not the key."""
-        wanted = key_hash(topic, key)
-        for _, index in reversed(self._files.values()):
-            if count_max <= 0:
-                return
-            found = index.query(wanted, count_max, begin_ms, end_ms)
-            count_max -= len(found)
-            yield from found
+    def newest_first(self) -> list[core.KeyIndex]:
+        """The files as they are now; each may be asked from another thread."""
+        return [index for _, index in reversed(self._files.values())]
 
     # --- keeping ---
 

@@ -67,10 +67,20 @@ class Reading:
         self.memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self.in_use: dict[int, int] = {}
         """Segments that cold reads under way look at, and how many do."""
+        self.pins = 0
+        """Queries under way, which may look at any segment."""
+        self._disk = disk
+        self._closing: dict[int, int] = {}
         self._told: set[int] = set()
 
     def close(self) -> None:
         self._reader.close()
+        for fd in self._closing.values():
+            self._disk.close(fd)
+
+    def close_later(self, segment: int, fd: int) -> None:
+        """Close the segment's descriptor when no read under way looks at it."""
+        self._closing[segment] = fd
 
     # --- a pull ---
 
@@ -179,5 +189,7 @@ class Reading:
                 self.in_use[segment] -= 1
                 if not self.in_use[segment]:
                     del self.in_use[segment]
+                    if segment in self._closing and not self.pins:
+                        self._disk.close(self._closing.pop(segment))
             done.append((token, data))
         return done

@@ -41,6 +41,7 @@ WINDOW_BYTES = 16 << 20
 TURNS_UNDER_WAY_MAX = 2
 """One being written, one being filled: what a crash may leave in pieces."""
 MAGIC_AT, PHYSICAL_AT, MAGIC_REACH_BYTES = 4, 28, 36
+BATCH_QUEUE_ROOT = "batchconsumequeue"
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
@@ -88,7 +89,10 @@ def recover(
         end=start, last_timestamp=checkpoint.log_timestamp if start == checkpoint.derived else 0
     )
     walk = _Walk(disk, config, commitlog, checkpoint, was_unclean=was_unclean)
-    reason = walk.scan(found, lambda entry: _derive(entry, queues, open_queue, index, config.delays_ms))
+    batch_topics = set(disk.names(BATCH_QUEUE_ROOT))
+    reason = walk.scan(
+        found, lambda entry: _derive(entry, queues, open_queue, index, config.delays_ms, batch_topics)
+    )
     found.last_timestamp = max(found.last_timestamp, checkpoint.log_timestamp)
     # closed by us at this very end: everything behind it is as we left it, and we left zeros
     is_clean = not was_unclean and found.end == checkpoint.derived == checkpoint.durable
@@ -101,6 +105,8 @@ def recover(
         queue.entries.next = queue.entries.max
         if not is_clean:
             queue.cut()
+        if oldest:
+            queue.follow(oldest)
     if found.records:
         log.info("recovered records=%d from=%d end=%d stopped=%s", found.records, start, found.end, reason)
     return found
@@ -273,6 +279,7 @@ def _derive(
     open_queue: OpenQueue,
     index: KeyIndexes | None,
     delays_ms: tuple[int, ...],
+    batch_topics: set[str],
 ) -> None:
     kind = entry.sys_flag & SysFlag.TRANSACTION_MASK
     if index is not None and kind != SysFlag.TRANSACTION_ROLLBACK:
@@ -280,9 +287,9 @@ def _derive(
             index.put(hash_, entry.physical, entry.store_timestamp)
     if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
         return  # they never get a queue entry
-    if entry.sys_flag & SysFlag.INNER_BATCH:
-        return  # these lie in queues of another kind, which stay as they are
     key = entry.topic.decode(), entry.queue_id
+    if entry.sys_flag & SysFlag.INNER_BATCH or key[0] in batch_topics:
+        return  # these lie in queues of another kind, which stay as they are
     queue = queues.get(key)
     if queue is None:
         queue = queues[key] = open_queue(*key)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from hotfire import core
 from hotfire.core.plain import SYNC, SYNC_MARK, WRITE
-from hotfire.errors import StoreFull, StoreReadOnly
+from hotfire.errors import StoreBusy, StoreFull, StoreReadOnly
 from hotfire.protocol.record import (
     CRC_PROPERTY_BYTES,
     Record,
@@ -37,10 +37,12 @@ from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
-from hotfire.store.flushing import Flushing
+from hotfire.store.flushing import PAGE_BYTES, Flushing
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.queries import Queries
 from hotfire.store.reading import Piece, Read, Reading
 from hotfire.store.recovery import Recovered, recover
+from hotfire.store.retention import Retention
 from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.store")
@@ -69,6 +71,11 @@ class Store:
         self._index = KeyIndexes(disk, config) if config.index_enable else None
         self._flushing = Flushing(disk, config, self._log, self._queues, self._index, self.fail)
         self._reading: Reading
+        self._retention: Retention
+        self.queries: Queries
+        self._committed_ms = 0
+        self._busy_ms = self._busy_since = 0
+        self._busy_with = -1
         self._handed_stamp = 0
         self._derive_complaint = ""
         self._is_closed = False
@@ -108,6 +115,11 @@ class Store:
         if self._config.append_crc:
             flushing.summed_from = journal.summed_from = min(checkpoint.summed_from, end)
         self._reading = Reading(disk, self._log)
+        self._retention = Retention(
+            disk, self._config.retention, self._log, self._queues, self._index, self._reading
+        )
+        self.queries = Queries(disk, self._log, self._index, self._reading)
+        self._set_pool()
         if self.was_unclean:
             log.warning("store was not closed cleanly root=%s end=%d", disk.root, end)
         flushing.flush()
@@ -130,6 +142,10 @@ class Store:
                 self._disk.remove(ABORT_FILE)
             except OSError as error:  # `abort` stays, and the next start looks closely
                 self.fail(f"the store could not be closed cleanly: {error.strerror}")
+        self._disk.finish()
+        self.queries.answers()
+        self.queries.close()
+        self._retention.close()
         self._reading.close()
         self._flushing.checkpoints.close()
         self._log.close()
@@ -137,7 +153,6 @@ class Store:
             queue.close()
         if self._index is not None:
             self._index.close()
-        self._disk.finish()
         self._disk.unlock()
 
     def table(self, name: str) -> Table:
@@ -158,6 +173,11 @@ class Store:
     def readable_end(self) -> int:
         """First offset not yet safe to acknowledge or read."""
         return self.journal.written
+
+    @property
+    def acknowledged_end(self) -> int:
+        """First offset that may not be acknowledged yet. A transient pool trades safety for time."""
+        return self.journal.end if self._config.pool_buffers else self.journal.written
 
     @property
     def flushed_end(self) -> int:
@@ -234,7 +254,17 @@ class Store:
 
     @property
     def is_writeable(self) -> bool:
-        return self.fault is None and not self._is_closed
+        return not (
+            self.fault
+            or self._is_closed
+            or self.journal.stalled
+            or self._retention.is_full
+            or self._is_page_cache_busy
+        )
+
+    @property
+    def _is_page_cache_busy(self) -> bool:
+        return not self._config.sync_flush and self._busy_ms > self._config.busy_ms
 
     def check_writeable(self) -> None:
         if self._is_closed:
@@ -243,6 +273,25 @@ class Store:
             raise StoreReadOnly(
                 f"the store is read-only: {self.fault}; repair the disk and restart the broker"
             )
+        self._check_room()
+        if self._is_page_cache_busy:
+            raise StoreBusy(
+                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: a write of the log takes "
+                f"{self._busy_ms} ms so far, {self._config.busy_ms} are allowed"
+            )
+
+    def _check_room(self) -> None:
+        limit = self._config.retention.disk_refuse_ratio
+        if self.journal.stalled or self._retention.is_full:
+            raise StoreFull(
+                f"the disk of {self._disk.root} is full: {self._disk.used_ratio():.1%} used, "
+                f"{self._disk.free_bytes()} bytes free, nothing is stored above {limit:.0%}; free some "
+                "space, the broker goes on by itself"
+            )
+
+    def delete_expired(self) -> None:
+        """Remove expired segments now, whatever the hour."""
+        self._retention.demand()
 
     def fail(self, fault: str) -> None:
         """Accept nothing more until the store is opened anew."""
@@ -256,7 +305,33 @@ class Store:
     # --- turns ---
 
     def submit(self) -> bool:
-        """Hand the filled turn to the flusher if it is idle."""
+        """Hand the filled turn to the flusher if it is idle. With a transient pool that has its own time."""
+        if self._config.pool_buffers and not (self.journal.is_full or self._is_closed):
+            return False
+        return self._hand_over()
+
+    def _is_commit_due(self, now_ms: int) -> bool:
+        config, since = self._config, now_ms - self._committed_ms
+        enough = self.journal.pending >= config.commit_least_pages * PAGE_BYTES
+        due = since >= config.commit_thorough_interval_ms or (enough and since >= config.commit_interval_ms)
+        if due:
+            self._committed_ms = now_ms
+        return due
+
+    def _set_pool(self) -> None:
+        """Memory for the turns that is never swapped, as much as the reference takes."""
+        if not self._config.pool_buffers:
+            return
+        size = self._config.pool_buffers * self._config.segment_bytes
+        failed = self.journal.set_pool(size)
+        if failed:
+            log.warning(
+                "transient pool of %d bytes is not locked in memory and may be swapped reason=%s: raise the "
+                "limit of locked memory (ulimit -l) to at least that, or set transientStorePoolSize lower",
+                size, os.strerror(failed),
+            )  # fmt: skip
+
+    def _hand_over(self) -> bool:
         if self.fault is not None:
             return False
         how = SYNC_MARK
@@ -300,14 +375,27 @@ class Store:
         if self.fault is not None:
             return []
         self.journal.retry()
+        self._watch_turn(now_ms)
         self._log.prepare()
         self._flushing.settle(now_ms)
         if self._flushing.background is None and self.fault is None:
+            self._retention.tick(now_ms, self.flushed_end)
             self._flushing.due(now_ms)
+        if self._config.pool_buffers and self._is_commit_due(now_ms):
+            self._hand_over()
         return self._derive(self.readable_end)
 
+    def _watch_turn(self, now_ms: int) -> None:
+        """How long the turn in the flusher's hands has been there."""
+        if not self.journal.busy or self.journal.written != self._busy_with:
+            self._busy_with, self._busy_since = self.journal.written, now_ms
+        self._busy_ms = now_ms - self._busy_since
+
     def clock_moved(self, by_ms: int) -> None:
+        self._busy_since += by_ms
         self._flushing.clock_moved(by_ms)
+        self._retention.clock_moved(by_ms)
+        self._committed_ms += by_ms
 
     # --- read ---
 
@@ -339,6 +427,17 @@ class Store:
     def checked(self, found: Read, key: object) -> Read:
         """What a cold read brought, less what is harmed."""
         return self._reading.checked(found, key)
+
+    @property
+    def indexed_end(self) -> tuple[int, int]:
+        """Store time and offset of the newest record whose keys are in the index."""
+        return (0, 0) if self._index is None else self._index.end
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp: int, *, upper: bool, token: object
+    ) -> None:
+        queue = self._queues.get((topic, queue_id))
+        self.queries.offset_by_time(queue, timestamp, upper=upper, token=token)
 
     # --- inside ---
 

@@ -34,6 +34,7 @@ from hotfire.store.store import Store
 START_MS = 1_800_000_000_000
 STORE_HOST = Host.parse("10.1.2.3", 10911)
 SEGMENT_BYTES = 1 << 20
+SMALL_INDEX = {"max_hash_slot_num": 500, "max_index_num": 1000}
 RING_TIMEOUT_S = 10.0
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 FOUND, NOT_FOUND, RETRY, MOVED = 0, 19, 20, 21
@@ -86,7 +87,12 @@ class Harness:
         self.root = root
         self.now_ms = now_ms
         self._turn_bytes_max = turn_bytes_max
-        chosen = {"broker_name": "broker-a", "mapped_file_size_commit_log": SEGMENT_BYTES, **settings}
+        chosen = {
+            "broker_name": "broker-a",
+            "mapped_file_size_commit_log": SEGMENT_BYTES,
+            **SMALL_INDEX,
+            **settings,
+        }
         self.config = BrokerConfig(store_path_root_dir=str(root), **chosen)
         self._opaque = 0
         self.is_open = False
@@ -149,7 +155,7 @@ class Harness:
         """Drive turns and cold reads until the disk has nothing more to do."""
         self.turn()
         while self.store.fault is None and (
-            self.store.journal.busy or self.store.journal.pending or self.store._reader.queued
+            self.store.journal.busy or self.store.journal.pending or self.store._reading._reader.queued
         ):
             self.ring()
             self.turn()

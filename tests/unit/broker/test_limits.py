@@ -97,7 +97,7 @@ def test_cold_reads_of_one_connection_stand_in_line(frozen: Harness, monkeypatch
     monkeypatch.setattr(cold, "LINE_PER_CONNECTION_MAX", 5)
     greedy, modest = frozen.connect(50_100), frozen.connect(50_101)
     opaques = frozen.receive(*[pull_request(queue_id=number % 4) for number in range(10)], to=greedy)
-    assert frozen.store._reader.queued == 2
+    assert frozen.store._reading._reader.queued == 2
     refused = greedy.take()
     assert [(reply.opaque, reply.code, next_offset(reply)) for reply in refused] == [
         (opaque, RETRY, 0) for opaque in opaques[7:]

@@ -142,7 +142,7 @@ def test_a_queue_whose_beginning_left_memory_is_not_young(
 ) -> None:
     """Offset 0 is offered only while reading it costs no disk."""
     joined.send()
-    monkeypatch.setattr(joined.store, "_memory_window", 10)
+    monkeypatch.setattr(joined.store._reading, "memory_window", 10)
     assert committed(joined) is None
 
 

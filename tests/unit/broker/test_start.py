@@ -19,6 +19,8 @@ def start(root: Path) -> None:
         bind_address="127.0.0.1",
         listen_port=0,
         mapped_file_size_commit_log=1 << 20,
+        max_hash_slot_num=500,
+        max_index_num=1000,
     )
     asyncio.run(BrokerProgram(config).start())
 

@@ -388,7 +388,6 @@ def open_closed(path: Path) -> int:
 FAILURES: dict[str, tuple[Callable[[Path], int], int]] = {
     "read-only": (open_read_only, errno.EBADF),
     "closed": (open_closed, errno.EBADF),
-    "full": (lambda path: os.open("/dev/full", os.O_RDWR), errno.ENOSPC),
     "sync refused": (lambda path: os.open("/dev/null", os.O_RDWR), errno.EINVAL),
 }
 
@@ -417,6 +416,36 @@ def test_after_a_failed_turn_nothing_is_written_again(failure: str, twin: Module
         journal.close()
         if fd != NO_FD:
             os.close(fd)
+
+
+def test_a_turn_that_finds_no_room_is_written_again(twin: ModuleType, tmp_path: Path) -> None:
+    """No room is no failure: the same bytes are written when asked, and nothing counts before."""
+    fd = os.open("/dev/full", os.O_RDWR)
+    journal = twin.Journal(0)
+    journal.add_segment(0, SEGMENT, fd)
+    try:
+        end = journal.append(b"first" * 20, None, 0, 0)
+        assert journal.submit(1)
+        for _ in range(2):
+            wait_for(journal.fileno())
+            assert journal.complete() == 0
+            assert (journal.stalled, journal.busy) == (True, True)
+            assert not journal.submit(1), "the one before comes first"
+            assert journal.retry()
+            assert not journal.stalled
+            assert not journal.retry(), "it is under way"
+        wait_for(journal.fileno())
+        assert journal.complete() == 0
+        room = os.open(tmp_path / "segment", os.O_RDWR | os.O_CREAT)
+        os.dup2(room, fd)
+        os.close(room)
+        assert journal.retry()
+        wait_for(journal.fileno())
+        assert journal.complete() == end
+        assert (tmp_path / "segment").read_bytes() == b"first" * 20
+    finally:
+        journal.close()
+        os.close(fd)
 
 
 def test_a_disk_that_fills_inside_a_turn_fails_it(twin: ModuleType, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_an_entry_that_only_keeps_a_place_is_passed_over(size: int) -> None:
         for index, each in enumerate((size, 10, size, size)):
             queue.put(index, index * 100, each, 0)
         queue.max = 4
-        assert queue.select(0, 9, 999, 0, None, (9, 9, 999, 999, 9)) == ([(100, 10)], 4, 10, False)
+        assert queue.select(0, 9, 999, 0, None, (9, 9, 999, 999, 9)) == ([(100, 10, 1)], 4, 10, False)
 
 
 def test_a_selection_has_an_end_whatever_its_limits() -> None:

@@ -10,7 +10,7 @@ from hotfire.errors import BrokerRefused
 from hotfire.model import Perm, TopicConfig
 from hotfire.protocol.bodies import KVTable, encode_body
 from hotfire.protocol.codes import VERSION, ResponseCode
-from hotfire.protocol.requests import GetBrokerRuntimeInfo, UpdateAndCreateTopic
+from hotfire.protocol.requests import DeleteExpiredCommitLog, GetBrokerRuntimeInfo, UpdateAndCreateTopic
 
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
@@ -55,6 +55,12 @@ def update_topic(broker: Broker, call: Call[UpdateAndCreateTopic]) -> Outcome:
     return Answer(
         remark="not set any response code"
     )  # what the reference says on success; clients look at the code
+
+
+@handles(DeleteExpiredCommitLog)
+def delete_expired(broker: Broker, call: Call[DeleteExpiredCommitLog]) -> Outcome:
+    broker.store.delete_expired()
+    return Answer()
 
 
 @handles(GetBrokerRuntimeInfo)

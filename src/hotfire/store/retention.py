@@ -1,0 +1,171 @@
+"""What leaves the store, and when: the oldest segments of the log, and what was derived from them.
+
+    at the hour         segments older than they are kept
+    disk rather full    the same, at any hour
+    disk very full      the oldest, whatever their age
+    disk full           the same, and nothing more is stored until there is room again
+    on demand           expired ones, for the next runs
+
+The last segment stays. One is let go at a time, a moment apart, oldest first: it is no longer part of the log
+at once, and its file goes when no read looks at it any more, or after so long all the same: the read keeps
+what it has open. Queues and index files follow.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from hotfire.store.commitlog import CommitLog
+from hotfire.store.config import RetentionConfig
+from hotfire.store.consumequeue import ConsumeQueue, QueueKey
+from hotfire.store.disk import Disk
+from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.reading import Reading
+
+log = logging.getLogger("hotfire.store")
+
+DEMANDED_RUNS = 20
+LOOK_PERIOD_MS = 1000
+"""How often it is looked how full the disk is."""
+QUEUES_A_TICK = 100
+HOUR_MS = 3_600_000
+
+
+class Retention:
+    """Decides and removes. Ticks with the loop; each step is short."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: RetentionConfig,
+        commitlog: CommitLog,
+        queues: Mapping[QueueKey, ConsumeQueue],
+        index: KeyIndexes | None,
+        reading: Reading,
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._log = commitlog
+        self._queues = queues
+        self._index = index
+        self._reading = reading
+        self._looked_ms = self._ran_ms = self._removed_ms = 0
+        self._demanded = 0
+        self._batch = 0
+        self._leaving: deque[tuple[int, int, int]] = deque()
+        """First offset, descriptor, since when."""
+        self._following: Iterator[ConsumeQueue] | None = None
+        self._followed = commitlog.min_offset
+        self.used_ratio = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return self.used_ratio > self._config.disk_refuse_ratio
+
+    def demand(self) -> None:
+        """Remove what is expired now, whatever the hour."""
+        self._demanded = DEMANDED_RUNS
+
+    def clock_moved(self, by_ms: int) -> None:
+        self._looked_ms += by_ms
+        self._ran_ms += by_ms
+        self._removed_ms += by_ms
+        self._leaving = deque((start, fd, since + by_ms) for start, fd, since in self._leaving)
+
+    def tick(self, now_ms: int, flushed_end: int) -> None:
+        if now_ms - self._looked_ms >= LOOK_PERIOD_MS:
+            self._looked_ms = now_ms
+            self._look()
+        self._finish(now_ms)
+        if now_ms - self._ran_ms >= self._config.period_ms:
+            self._ran_ms, self._batch = now_ms, self._config.batch_max
+            self._demanded = max(0, self._demanded - 1) if self._batch_is_due(now_ms) else self._demanded
+        if self._batch and now_ms - self._removed_ms >= self._config.pause_ms:
+            if self._remove_one(now_ms, flushed_end):
+                self._removed_ms, self._batch = now_ms, self._batch - 1
+            else:
+                self._batch = 0
+        self._follow()
+
+    def _look(self) -> None:
+        was_full = self.is_full
+        self.used_ratio = self._disk.used_ratio()
+        if self.is_full != was_full:
+            log.log(
+                logging.ERROR if self.is_full else logging.INFO,
+                "%s used=%.1f%% limit=%.0f%% free_bytes=%d root=%s",
+                "disk is full, nothing is stored" if self.is_full else "disk has room again",
+                self.used_ratio * 100, self._config.disk_refuse_ratio * 100, self._disk.free_bytes(),
+                self._disk.root,
+            )  # fmt: skip
+
+    # --- deciding ---
+
+    def _batch_is_due(self, now_ms: int) -> bool:
+        return (
+            self._demanded > 0
+            or time.localtime(now_ms / 1000).tm_hour in self._config.hours
+            or self.used_ratio > self._config.disk_clean_ratio
+        )
+
+    def _remove_one(self, now_ms: int, flushed_end: int) -> bool:
+        """Let go of the oldest segment if its time has come."""
+        config, segments = self._config, self._log.segments
+        oldest = self._log.min_offset
+        if len(segments) < 2 or oldest + self._log.segment_bytes > flushed_end:
+            return False
+        forced = config.may_force and self.used_ratio > config.disk_force_ratio
+        if not forced:
+            age_ms = now_ms - self._disk.modified_ms(self._log.file(oldest))
+            if age_ms < config.reserved_hours * HOUR_MS or not self._batch_is_due(now_ms):
+                return False
+        start, fd = self._log.let_go()
+        self._leaving.append((start, fd, now_ms))
+        log.info(
+            "log segment let go start=%d reason=%s used=%.0f%%",
+            start, "disk" if forced else "age", self.used_ratio * 100,
+        )  # fmt: skip
+        return True
+
+    # --- removing ---
+
+    def _finish(self, now_ms: int) -> None:
+        """Remove files that nobody reads any more, oldest first: a hole in the log would be refused."""
+        while self._leaving:
+            start, fd, since = self._leaving[0]
+            is_read = start in self._reading.in_use or self._reading.pins > 0
+            if is_read and now_ms - since < self._config.forced_after_ms:
+                return
+            self._leaving.popleft()
+            self._disk.remove(self._log.file(start))
+            if is_read:
+                self._reading.close_later(start, fd)
+            else:
+                self._disk.close(fd)
+
+    def _follow(self) -> None:
+        """Queues and index to where the log begins, some at a time."""
+        if self._following is None:
+            if self._followed == self._log.min_offset:
+                return
+            self._followed = self._log.min_offset
+            self._following = iter(list(self._queues.values()))
+        for _ in range(QUEUES_A_TICK):
+            queue = next(self._following, None)
+            if queue is None:
+                if self._index is not None and self._reading.pins:
+                    return  # a query may be looking at a file that is to go
+                if self._index is not None:
+                    self._index.follow(self._followed)
+                self._following = None
+                return
+            queue.follow(self._followed)
+
+    def close(self) -> None:
+        for start, fd, _ in self._leaving:
+            self._disk.close(fd)
+            self._disk.remove(self._log.file(start))
+        self._leaving.clear()
