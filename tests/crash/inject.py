@@ -52,8 +52,10 @@ class InjectedHotfire(HotfireProcess):
     def __init__(self, directory: Path, *, arguments: Sequence[str] = ()) -> None:
         super().__init__(directory, arguments=arguments)
         self.injections: Sequence[str] | None = None
-        self.only_path: str | None = None
-        """Strike, count and trace calls on this file alone."""
+        self.more: Sequence[str] = ()
+        """Further arguments, from the next start on."""
+        self.only_paths: Sequence[str] = ()
+        """Strike, count and trace calls on these files alone, if there are any."""
         self._is_traced = False
 
     @property
@@ -61,7 +63,7 @@ class InjectedHotfire(HotfireProcess):
         return self.directory / "strace.out"
 
     def _command(self) -> list[str]:
-        command = super()._command()
+        command = [*super()._command(), *self.more]
         self._is_traced = self.injections is not None
         if self.injections is None:
             return command
@@ -71,8 +73,8 @@ class InjectedHotfire(HotfireProcess):
             strace.append("--seccomp-bpf")
         for injection in self.injections:
             strace += ["-e", f"inject={injection}"]
-        if self.only_path is not None:
-            strace += ["-P", self.only_path]
+        for path in self.only_paths:
+            strace += ["-P", path]
         return [*strace, "-e", f"trace={','.join(CLASS_OF)}", *command]
 
     @property
@@ -92,6 +94,11 @@ class InjectedHotfire(HotfireProcess):
         if self.process.alive:
             self.send_signal(signal.SIGKILL)
         self.process.wait(TERMINATE_TIMEOUT_S)
+
+    def end(self) -> None:
+        """Whatever state it is in, it is gone when this returns."""
+        if self._process is not None:
+            self.kill9()
 
     def terminate(self) -> int:
         self.send_signal(signal.SIGTERM)

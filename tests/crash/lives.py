@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hotfire.errors import Unreachable
@@ -21,8 +24,9 @@ from tests.crash.traffic import QUEUES, SEND_TIMEOUT_S, SUBSCRIPTION, TOPIC, Tra
 from tests.peers import remoting
 from tests.peers.process import ProcessFailed
 
+SEGMENT_BYTES = 65536
 SMALL = {
-    "mappedFileSizeCommitLog": 65536,
+    "mappedFileSizeCommitLog": SEGMENT_BYTES,
     "mappedFileSizeConsumeQueue": 1000,
     "maxHashSlotNum": 100,
     "maxIndexNum": 300,
@@ -34,19 +38,36 @@ SMALL = {
 QUIET = SMALL | {"flushIntervalConsumeQueue": 1_000_000, "flushConsumerOffsetInterval": 1_000_000}
 """The same, with no write that a timer brings: what is written late is written by the orderly end."""
 
+LEAVING: dict[str, int | str] = {
+    "deleteWhen": ";".join(f"{hour:02d}" for hour in range(24)),
+    "fileReservedTime": 0,
+    "cleanResourceInterval": 1,
+    "deleteCommitLogFilesInterval": 0,
+}
+"""Every segment but the last is expired at once and leaves, with what was derived from it."""
+
+_LET_GO = re.compile(r"log segment let go start=(\d+)")
 ACKS_PER_STEP, STEPS = 60, 5
 END_TIMEOUT_S = 30.0
 
 
-def arguments(settings: dict[str, int]) -> list[str]:
+def arguments(settings: Mapping[str, int | str]) -> list[str]:
     return [f"--set={name}={value}" for name, value in settings.items()]
 
 
 class Lives:
     """Broker after broker on one directory."""
 
-    def __init__(self, directory: Path, seed: int, settings: dict[str, int] = SMALL) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        settings: Mapping[str, int | str] = SMALL,
+        meanwhile: Mapping[str, int | str] | None = None,
+    ) -> None:
+        """`meanwhile` are settings of the lives alone, not of the looks back."""
         self.server = InjectedHotfire(directory, arguments=arguments(settings))
+        self._meanwhile = arguments(meanwhile or {})
         self.traffic = Traffic(
             seed, connections=2, in_flight=4, body_bytes_max=2500, is_keyed=True, is_patient=True
         )
@@ -61,10 +82,19 @@ class Lives:
         self.told_to_end_at = 0.0
         """When the last life that came to its orderly end was told to, by the clock strace reads."""
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """With senders that outlive every broker; no broker outlives this."""
+        try:
+            async with self.traffic.running():
+                yield
+        finally:
+            await asyncio.to_thread(self.server.end)
+
     async def live(self, injections: list[str]) -> str:
         """Until the broker dies or, when nothing strikes, until its orderly end; the phase it ended in."""
         server = self.server
-        server.injections = injections
+        server.injections, server.more = injections, self._meanwhile
         self._lives += 1
         try:
             await asyncio.to_thread(server.start)
@@ -114,11 +144,11 @@ class Lives:
         for queue_id in range(QUEUES):
             await peer.ask(commit(group, queue_id, self._rounds[group]), SEND_TIMEOUT_S)
 
-    async def kill_at(self, point: Point) -> bool:
-        """A life with a kill in it; whether it died there."""
-        self.server.only_path = point.path
+    async def kill_at(self, point: Point, paths: Sequence[str] = ()) -> bool:
+        """A life with a kill in it, at a call on the point's file or one of these; whether it died there."""
+        self.server.only_paths = paths if point.path is None else [point.path]
         phase = await self.live([point.killing])
-        self.server.only_path = None
+        self.server.only_paths = ()
         call = self.server.struck(point)
         if call is not None:
             self.where[f"{phase} {target(call)}"] += 1
@@ -129,12 +159,14 @@ class Lives:
     async def look_back(self) -> None:
         """Start without strace: every promise of every life so far is kept. Ends in one way or the other."""
         server = self.server
-        server.injections = None
+        server.injections, server.more = None, ()
         await asyncio.to_thread(server.start)
         if self._topics:
             found = await read_back(server.broker)
-            lost = missing(self.traffic.acks, found)
-            assert not lost, f"{len(lost)} of {len(self.traffic.acks)} lost: {lost[:5]}; {server.directory}"
+            first = self._first_offset()
+            promised = [ack for ack in self.traffic.acks if ack.physical >= first]
+            lost = missing(promised, found)
+            assert not lost, f"{len(lost)} of {len(promised)} lost: {lost[:5]}; {server.directory}"
             invented = {record.body for record in found.values()} - self.traffic.bodies
             assert not invented, f"{len(invented)} messages nobody sent"
             await asyncio.to_thread(self._look_at_tables)
@@ -142,6 +174,12 @@ class Lives:
             await asyncio.to_thread(server.kill9)
         else:
             assert await asyncio.to_thread(server.terminate) == 0
+
+    def _first_offset(self) -> int:
+        """Where the log begins: 0, or behind the last segment of which the broker said that it lets it go."""
+        let_go = [int(start) for start in _LET_GO.findall(self.server.log.read_text())]
+        assert self._meanwhile or not let_go, f"segments left that were to stay: {let_go[:3]}"
+        return max(let_go, default=-SEGMENT_BYTES) + SEGMENT_BYTES
 
     def _look_at_tables(self) -> None:
         """Topics and groups that were made exist; offsets are those of one moment, none taken back."""

@@ -95,7 +95,7 @@ def test_a_full_disk_loses_nothing_and_sends_go_on_when_there_is_room(
         server.start()
         asyncio.run(run())
     finally:
-        server.kill9()
+        server.end()
 
 
 def test_while_nothing_can_be_written_sends_are_refused_and_reads_work(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_while_nothing_can_be_written_sends_are_refused_and_reads_work(tmp_path:
         server.start()
         asyncio.run(run())
     finally:
-        server.kill9()
+        server.end()
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_file_system_runs_full_and_is_freed_again(tmp_path: Path, small_disk: 
         server.start()
         asyncio.run(run())
     finally:
-        server.kill9()
+        server.end()
     assert sorted(waits)[len(waits) // 2] <= RESUME_S, waits
 
 
@@ -264,7 +264,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_a_restart(tmp_path: P
     try:
         assert asyncio.run(run()) == POINTS
     finally:
-        server.kill9()
+        server.end()
 
 
 # --- a slow disk ---
@@ -313,4 +313,4 @@ def test_a_sync_longer_than_its_timeout_is_told_and_nobody_else_waits(tmp_path: 
         server.start()
         asyncio.run(run())
     finally:
-        server.kill9()
+        server.end()

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.crash.inject import CLASSES, Point, path_of, target
-from tests.crash.lives import QUIET, Lives
+from tests.crash.lives import LEAVING, QUIET, SEGMENT_BYTES, Lives
+from tests.crash.traffic import QUEUES, TOPIC
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
 
 SEED = 2024
 KILLS_PER_CLASS = 20
 MISSES_MAX = 10
+REMOVALS = 16
 BULK = {"commitlog", "commitlog/", "consumequeue", "consumequeue/", "index", "index/"}
 """Files whose names change while it runs; the others are struck by name."""
 BULK_SHARE = 4
@@ -40,7 +42,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> Points:
 
 async def count(lives: Lives) -> list[tuple[float, Point]]:
     """What a life does after two that were killed, and when."""
-    async with lives.traffic.running():
+    async with lives.running():
         for point in (Point("fdatasync", 30), Point("rename", 25)):
             await lives.kill_at(point)
         await lives.live([])
@@ -74,7 +76,7 @@ async def kill_at_each(lives: Lives, points: list[Point], kills: int) -> int:
     """Kill at these points until there were enough; how many."""
     root = str(lives.server.store)
     hits = attempts = 0
-    async with lives.traffic.running():
+    async with lives.running():
         while hits < kills and attempts < kills + MISSES_MAX:
             point = points[attempts % len(points)]
             hits += await lives.kill_at(replace(point, path=point.path and root + point.path))
@@ -119,6 +121,33 @@ def test_kills_during_an_orderly_end_lose_nothing(tmp_path: Path, capsys: pytest
     report(capsys, "shutdown", hits, lives)
     at_the_end = sum(times for place, times in lives.where.items() if place.startswith("shutdown"))
     assert at_the_end >= len(late) * 2 // 3, lives.where
+
+
+def test_kills_while_expired_files_leave_lose_nothing_that_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed at removals of segments, queue and index files: all that is in the segments left is there."""
+    lives = Lives(tmp_path, SEED + 2, meanwhile=LEAVING)
+    kills = asyncio.run(kill_at_removals(lives))
+    report(capsys, "leaving", kills, lives)
+    assert kills >= REMOVALS - MISSES_MAX
+    assert min((lives.server.store / "commitlog").iterdir()).name > f"{0:020d}", "segments were to leave"
+
+
+async def kill_at_removals(lives: Lives) -> int:
+    """Kill at the first, the second ... file that leaves, segment or queue file; how often it died of it."""
+    root = lives.server.store
+    files = [str(root / "commitlog" / f"{number * SEGMENT_BYTES:020d}") for number in range(150)]
+    for queue_id in range(QUEUES):
+        queue = root / "consumequeue" / TOPIC / str(queue_id)
+        files += [str(queue / f"{number * 1000:020d}") for number in range(60)]
+    kills = 0
+    async with lives.running():
+        await lives.live([])
+        for number in range(REMOVALS):
+            kills += await lives.kill_at(Point("unlink", 1 + number % 8), files)
+            await lives.look_back()
+    return kills
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def request(queue_id: int, body: bytes, key: str | None = None, *, wait: bool = 
 
 
 async def read_back(address: str) -> dict[tuple[int, int], Record]:
-    """Every message of the topic by queue and offset, pulled as a consumer does."""
+    """Every message of the topic by queue and offset, pulled as a consumer does, from each queue's first."""
     found: dict[tuple[int, int], Record] = {}
     async with await Peer.connect(address) as peer:
         for queue_id in range(QUEUES):
@@ -173,6 +173,7 @@ async def read_back(address: str) -> dict[tuple[int, int], Record]:
                     SEND_TIMEOUT_S,
                 )
                 assert reply.fields is not None
+                offset = max(offset, int(reply.fields["minOffset"]))  # what was before has left the store
                 for record in iter_records(reply.body):
                     assert record.queue_offset == offset, f"queue {queue_id} skips from {offset}"
                     found[queue_id, offset] = record

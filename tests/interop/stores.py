@@ -1,7 +1,7 @@
 """One store directory, served by turns by Hotfire and by Apache's broker: filled, read, asked, compared.
 
-Owns the sizes both are started with, the wire reading of whole queues, and the lookups by key and by time,
-on the wire where the server answers them and in the index files where it does not yet.
+Owns the sizes both are started with, the reading of whole queues and the lookups by key and by time, all on
+the wire.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from hotfire.client.messages import received_messages
 from hotfire.client.producer import Producer
 from hotfire.model import Message, ReceivedMessage
 from hotfire.net.peer import Peer
-from hotfire.protocol.record import Record, encode_record, iter_records, keys_of, parse_properties
+from hotfire.protocol.record import Record, encode_record, iter_records, parse_properties
 from hotfire.protocol.requests import PullMessage
-from hotfire.store.config import StoreConfig
-from hotfire.store.disk import Disk
-from hotfire.store.keyindex import KeyIndexes
-from hotfire.store.scan import NEVER
 from tests.interop.clients import Server
 from tests.interop.content import content
 from tests.peers import remoting
@@ -30,7 +26,6 @@ from tests.peers.process import poll_until
 
 SUBSCRIPTION = 4
 TIMEOUT_S = 20.0
-NOT_SUPPORTED = 3
 QUERY_MAX = 64
 FAR_FUTURE_MS = 1 << 50
 SIZES = {
@@ -178,51 +173,32 @@ def keys_in(records: Records) -> dict[tuple[str, str], list[int]]:
     """(topic, key) -> physical offsets of the messages that have it, as the index should answer."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for record in records.values():
-        for key in set(keys_of(parse_properties(record.properties))):
+        for key in _keys(record):
             found[record.topic, key].append(record.physical_offset)
-    return {key: sorted(offsets) for key, offsets in found.items()}
+    return {key: sorted(offsets) for key, offsets in found.items() if len(offsets) <= QUERY_MAX}
 
 
-def ask_keys(server: Server, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[int]] | None:
-    """QUERY_MESSAGE for each; None when the server does not answer that request."""
+def _keys(record: Record) -> set[str]:
+    properties = parse_properties(record.properties)
+    return {properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")} - {""}
+
+
+def ask_keys(server: Server, keys: Iterable[tuple[str, str]]) -> dict[tuple[str, str], list[int]]:
+    """QUERY_MESSAGE for each: offsets of the messages that really have the key."""
     answers = {}
     for topic, key in keys:
         span = {"beginTimestamp": 0, "endTimestamp": FAR_FUTURE_MS}
         fields = {"topic": topic, "key": key, "maxNum": QUERY_MAX, **span}
         answer = remoting.ask(server.broker, remoting.QUERY_MESSAGE, fields)
-        if answer.code == NOT_SUPPORTED:
-            return None
+        assert answer.code in (remoting.SUCCESS, remoting.QUERY_NOT_FOUND), answer
         answers[topic, key] = _holding(iter_records(answer.body), topic, key)
     return answers
-
-
-def look_up_keys(
-    store: Path, records: Records, keys: Iterable[tuple[str, str]], sizes: Mapping[str, str] = SIZES
-) -> dict[tuple[str, str], list[int]]:
-    """The same from the index files of a closed store, for a server that has no answer yet."""
-    config = StoreConfig(index_slots=int(sizes["maxHashSlotNum"]), index_entries=int(sizes["maxIndexNum"]))
-    by_offset = {record.physical_offset: record for record in records.values()}
-    indexes = KeyIndexes(Disk(store), config)
-    indexes.load(NEVER, was_unclean=False)
-    try:
-        return {
-            (topic, key): _holding(
-                (by_offset[at] for at in indexes.query(topic, key, QUERY_MAX, 0, FAR_FUTURE_MS)), topic, key
-            )
-            for topic, key in keys
-        }
-    finally:
-        indexes.close()
 
 
 def _holding(records: Iterable[Record], topic: str, key: str) -> list[int]:
     """Those that have the key itself and not just its hash, each once."""
     return sorted(
-        {
-            record.physical_offset
-            for record in records
-            if record.topic == topic and key in keys_of(parse_properties(record.properties))
-        }
+        {record.physical_offset for record in records if record.topic == topic and key in _keys(record)}
     )
 
 
@@ -237,12 +213,10 @@ def time_answers(records: Records, topic: str, queue_id: int, times: Iterable[in
     return {time: next((offset for offset, stored in of_queue if stored >= time), end) for time in times}
 
 
-def ask_times(server: Server, topic: str, queue_id: int, times: Iterable[int]) -> dict[int, int] | None:
+def ask_times(server: Server, topic: str, queue_id: int, times: Iterable[int]) -> dict[int, int]:
     answers = {}
     for time in times:
         fields = {"topic": topic, "queueId": queue_id, "timestamp": time}
-        answer = remoting.ask(server.broker, remoting.SEARCH_OFFSET_BY_TIMESTAMP, fields)
-        if answer.code == NOT_SUPPORTED:
-            return None
+        answer = remoting.call(server.broker, remoting.SEARCH_OFFSET_BY_TIMESTAMP, fields)
         answers[time] = int(answer.fields["offset"])
     return answers
