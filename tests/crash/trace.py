@@ -76,7 +76,7 @@ def parse(lines: Iterable[str]) -> Iterator[Call]:
         found = _LINE.match(line.rstrip("\n"))
         assert found is not None, f"line {number} of the trace: {line[:200]!r}"
         pid, text = int(found[1]), found[3]
-        if text.startswith(("+++", "---")):
+        if text.startswith(("+++", "---", "???", "<... ???")):  # the last: killed before its call was known
             continue
         if (resumed := _RESUMED.match(text)) is not None:
             call = unfinished.pop(pid)
