@@ -48,6 +48,11 @@ log = logging.getLogger("hotfire.broker")
 
 EXPIRE_PERIOD_MS = 10_000
 RECHECK_PERIOD_MS = 5_000
+STILL_EMPTY: dict[str, dict[str, Any]] = {
+    "delayOffset.json": {"offsetTable": {}},
+    "consumerFilter.json": {"filterDataByTopic": {}},
+}
+"""Tables of what is not served yet. One that another broker has filled stays as it is."""
 
 
 class Broker(Heart):
@@ -88,6 +93,10 @@ class Broker(Heart):
         self.offsets.load()
         for topic in self.topics:
             self.fast.topic_changed(topic)
+        for name, empty in STILL_EMPTY.items():  # the reference's broker expects to find them
+            table = store.table(name)
+            if table.load() is None:
+                table.save(empty)
 
     # --- what the server calls ---
 

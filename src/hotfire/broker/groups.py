@@ -5,6 +5,8 @@ Who is alive in a group is `clients`' affair.
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Iterable
 
 from hotfire import model
@@ -15,6 +17,8 @@ from hotfire.protocol import bodies
 from hotfire.protocol.bodies import from_json, to_json
 from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.store.tables import Table
+
+log = logging.getLogger("hotfire.broker")
 
 _GROUP_TABLE = bodies.table(bodies.text, bodies.nested(SubscriptionGroup))
 
@@ -74,18 +78,26 @@ class Groups:
         return group
 
     def _put(self, names: list[str], now_ms: int) -> None:
-        """Make these groups: on disk first, so that what could not be kept does not exist."""
+        """Make these groups, on disk first.
+
+        A full disk keeps no one from reading: these groups hold defaults only, and are made again when needed.
+        """
         if not names:
             return
         made = {name: SubscriptionGroup(name) for name in names}
         version, more = self._version.next(now_ms), _spelled(made.values())
-        self._table.save(
-            {
-                "dataVersion": to_json(version),
-                "forbiddenTable": self._forbidden,
-                "subscriptionGroupTable": {**self._spelled, **more},
-            }
-        )
+        try:
+            self._table.save(
+                {
+                    "dataVersion": to_json(version),
+                    "forbiddenTable": self._forbidden,
+                    "subscriptionGroupTable": {**self._spelled, **more},
+                }
+            )
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("groups are not on disk reason=%s groups=%s", error.strerror, ",".join(names)[:500])
         self._version = version
         self._groups.update(made)
         self._spelled.update(more)
