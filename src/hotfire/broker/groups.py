@@ -80,7 +80,7 @@ class Groups:
     def _put(self, names: list[str], now_ms: int) -> None:
         """Make these groups, on disk first.
 
-        A full disk keeps no one from reading: these groups hold defaults only, and are made again when needed.
+        A full disk keeps no one from reading: these groups hold defaults only, and are made anew if needed.
         """
         if not names:
             return
