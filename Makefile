@@ -80,8 +80,10 @@ test: install
 	@$(PYTEST) -m 'not interop and not slow and not crash' --promises-report=$(REPORTS)/test.json $(ARGS)
 
 long: install
-	$(SAY) 'running the tests that take minutes each'
-	@$(PYTEST) -m 'slow and not interop' --timeout 900 --promises-report=$(REPORTS)/long.json $(ARGS)
+	$(SAY) 'running the tests that take minutes each; docs/long-run.md says how they ended'
+	@tools/need.sh strace
+	@mkdir -p build; $(PYTEST) -m 'slow and not interop' --timeout 1800 --junitxml=build/long.xml -o junit_family=xunit1 $(ARGS); \
+	  status=$$?; $(PY) tools/longreport.py build/long.xml docs/long-run.md && exit $$status
 
 crash: install
 	$(SAY) 'killing brokers and tracing their system calls'
