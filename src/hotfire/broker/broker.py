@@ -180,6 +180,7 @@ class Broker(Heart):
         if now_ms - self._saved_offsets_ms >= self.config.flush_consumer_offset_interval:
             self._saved_offsets_ms = now_ms
             self.offsets.save_beside(now_ms)
+            self.groups.save_owed()
         if self.store.journal.pending:
             self.wants_turn = True
 
@@ -199,6 +200,7 @@ class Broker(Heart):
 
     def close(self, now_ms: int) -> None:
         """Write the tables and close the store. Replies still waiting are sent as their turns complete."""
+        self.groups.save_owed()
         try:
             self.offsets.save(now_ms)
         except OSError as error:  # messages matter more: the log is closed properly all the same
