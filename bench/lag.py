@@ -1,7 +1,8 @@
 """How long the broker's loop makes others wait at full rate: round trips of a small question under load.
 
 The question (a queue's least offset) touches no disk, so its round trip is the loop's lag, the network's and
-the asker's own wait for a processor: an upper bound. What is unsynced meanwhile is read from the runtime figures.
+the asker's own wait for a processor: an upper bound. What is unsynced meanwhile is read from the runtime
+figures.
 """
 
 from __future__ import annotations
