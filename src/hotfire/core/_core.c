@@ -124,7 +124,8 @@ static PyMethodDef functions[] = {
     {"key_hash", py_key_hash, METH_VARARGS, "key_hash(topic, key) -> what the key index files it under"},
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
     {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_VARARGS | METH_KEYWORDS, "One stored record."},
-    {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from) -> (entries, consumed, reason)"},
+    {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from, count_max) -> (entries, consumed, reason)"},
+    {"derive_records", hf_derive_records, METH_VARARGS, "derive_records(buffer, base, summed_from, last_timestamp, queues, index) -> (records, consumed, last_timestamp)"},
     {"sync_map", py_sync_map, METH_VARARGS, "sync_map(mapped, start, size)"},
     {NULL}};
 
