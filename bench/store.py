@@ -88,8 +88,8 @@ class Bench:
         values = self.raw["append"] = cases.append(place, self.size)
         self._row(
             "append, 128 B", values["append"], _us,
-            "CPU of all threads: record encoded, placed in the turn of 64, written into the page cache by the "
-            "flusher, queue entry, one index entry, the turn handed over and waited for. The lane's cost for "
+            "CPU of all threads: record encoded, placed in a turn of 64, written into the page cache by the "
+            "flusher, queue entry, one index entry, turn handed over and waited for. The lane's cost for "
             "one-way sends less that of reading their frames", at_most=1.0,
         )  # fmt: skip
         self._row("– with the frame read and the reply made", values["served"], _us, "all of Lane.serve")
@@ -116,28 +116,19 @@ class Bench:
             )
             self.raw[f"sync flush {name}"] = values
             bare = median(values["bare"])
-            for case, which, at_most in (
-                ("", "store", 1.3),
-                ("– and its entries visible, ", "visible", None),
+            for case, until, which, at_most in (
+                (f"sync flush, {name}, against bare", "the bell", "store", 1.3),
+                ("– to visible entries", "visible entries", "visible", None),
             ):
                 store, rates = median(values[which]), sorted(_ratios(values, which, "bare"))
                 quarters = f"{_times(rates[len(rates) // 4])} … {_times(rates[len(rates) * 3 // 4])}"
                 goal = "–" if at_most is None else f"≤ {_times(at_most)}"
                 met = None if at_most is None else store / bare <= at_most
                 note = (
-                    f"wall, {turn_bytes >> 10} KiB a turn, from submit to the bell: {store:.0f} µs against "
+                    f"wall, {turn_bytes >> 10} KiB a turn, from submit to {until}: {store:.0f} µs against "
                     f"{bare:.0f} µs of pwrite and fdatasync, medians of {len(rates)} turns; spread: quarters"
                 )
-                self.rows.append(
-                    Row(
-                        f"{case}sync flush, {name}, against bare",
-                        goal,
-                        _times(store / bare),
-                        quarters,
-                        met,
-                        note,
-                    )
-                )
+                self.rows.append(Row(case, goal, _times(store / bare), quarters, met, note))
 
     def recovery(self, place: Path) -> None:
         walls, cpus, records = cases.recovery(place, self.size)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 from bench.storerig import BORN_HOST, HOST, SUFFIX, TOPIC, TURN, Rig, frame, turns
 from hotfire import core
@@ -48,8 +49,8 @@ class Size:
     scattered_turns: int = 20
     recovery_bytes: int = GIB
     queues: int = 10_000
-    queue_rounds: int = 5
-    queue_seconds: float = 4.0
+    queue_rounds: int = 15
+    queue_seconds: float = 1.5
 
 
 QUICK = Size(
@@ -75,7 +76,7 @@ def append(root: Path, size: Size) -> Values:
 
     `served` is all the lane does, `one way` leaves out the reply; `parsed` is the reading of such a frame
     alone: offered to a lane whose turn is full, less the cost of a call that finds no frame. `append` is the
-    difference.
+    difference. A call looks up its topic once, which here falls to every frame: some 0.05 µs too much.
     `by hand` does the same with a call from Python for each step.
     """
     values: Values = {}
@@ -107,7 +108,7 @@ def append(root: Path, size: Size) -> Values:
             rig.flush()
     full, nothing = values.pop("full"), values.pop("nothing")
     values["parsed"] = [both - call for both, call in zip(full, nothing, strict=True)]
-    values["append"] = [all_ - p for all_, p in zip(values["one way"], values["parsed"], strict=True)]
+    values["append"] = [each - median(values["parsed"]) for each in values["one way"]]
     return values
 
 

@@ -149,6 +149,7 @@ def encode_record(
     store_timestamp: int,
     prepared_offset: int,
     append_crc: bool,
+    /,
 ) -> bytes: ...
 def scan_records(
     buffer: Any, base: int, verify: bool, summed_from: int = ..., count_max: int = ..., /
