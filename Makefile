@@ -9,7 +9,7 @@ PYTEST := $(PY) -m pytest
 SAY = @printf '== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help install core demo test check format bench interop promises long crash clean sanitize lock
+.PHONY: help install core demo test check format bench bench-store interop promises long crash clean sanitize lock
 
 help:
 	@echo 'install   .venv with everything the other targets use, and the compiled core'
@@ -22,7 +22,8 @@ help:
 	@echo 'interop   tests against the Java reference implementation'
 	@echo 'long      tests that take minutes each'
 	@echo 'promises  run every test that claims a promise, fill docs/promises.md'
-	@echo 'bench     throughput and latency figures'
+	@echo 'bench     throughput and latency figures, then the store'"'"'s own'
+	@echo 'bench-store  the store'"'"'s own figures, beside their goals'
 	@echo 'clean     remove what the build made'
 
 # --- what the other targets stand on ---------------------------------------------------------------------
@@ -59,6 +60,11 @@ demo: install
 bench: install
 	$(SAY) 'measuring throughput and latency'
 	@$(PY) bench/run.py
+	@$(MAKE) --no-print-directory bench-store
+
+bench-store: install
+	$(SAY) 'measuring the store alone'
+	@$(PY) -m bench.store $(ARGS)
 
 # --- trusting it -----------------------------------------------------------------------------------------
 

@@ -47,6 +47,11 @@ class KeyIndexes:
     def _last(self) -> core.KeyIndex:
         return next(reversed(self._files.values()))[1]
 
+    @property
+    def newest(self) -> core.KeyIndex | None:
+        """The file being filled; None before the first key."""
+        return self._last if self._files else None
+
     # --- start-up ---
 
     def load(self, trusted_below: int, *, was_unclean: bool) -> None:
