@@ -85,7 +85,7 @@ class Retention:
             self._leaps.append((self._ticked_ms, by_ms))
 
     def age_ms(self, file: str, now_ms: int) -> int:
-        """How long ago the file was last written, whatever the clock was set to since the store was opened."""
+        """How long ago the file was last written, however the clock was set since the store was opened."""
         modified_ms = self._disk.modified_ms(file)
         leaps_ms = sum(by_ms for before_ms, by_ms in self._leaps if modified_ms < before_ms + by_ms // 2)
         return now_ms - modified_ms - leaps_ms
