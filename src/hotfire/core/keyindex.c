@@ -172,7 +172,7 @@ static PyObject *index_repair(hf_index *x, PyObject *arg) {
         const uint8_t *e = entry_at(x, middle);
         int64_t physical = (int64_t)get64(e + 4);
         int written = physical > 0 || get32(e) || get32(e + 12);
-        if (written && physical < below) low = middle + 1;
+        if (written && physical >= 0 && physical < below) low = middle + 1;
         else high = middle;
     }
     memset(slot_at(x, 0), 0, (size_t)x->slots * SLOT_BYTES);

@@ -347,7 +347,7 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     if (PyErr_Occurred()) return NEXT_ERROR;
     if (hf_journal_fetch(l->journal, pieces, chosen.count, p)) return NEXT_HANDLER; /* cold or gone: not our case */
     for (int i = 0; i < chosen.count; p += pieces[i++].size)
-        if (!hf_record_sound(p, &pieces[i], l->journal->summed_from)) return NEXT_HANDLER; /* which tells the harmed from the rest */
+        if (!hf_record_sound(p, &pieces[i], q.topic, (int32_t)q.queue_id, l->journal->summed_from)) return NEXT_HANDLER; /* which tells the harmed from the rest */
     l->ready_size = (size_t)(p - l->ready);
     l->pulls++;
     if (q.sys_flag & PULL_COMMIT) {

@@ -81,7 +81,7 @@ class KeyIndex:
         while low < high:
             middle = (low + high) // 2
             key, physical, seconds, _ = ENTRY.unpack_from(self._view, self._entry_at(middle))
-            if (physical > 0 or key or seconds) and physical < below:
+            if (physical > 0 or key or seconds) and 0 <= physical < below:
                 low = middle + 1
             else:
                 high = middle

@@ -122,10 +122,11 @@ const char *hf_scan_one(const uint8_t *p, size_t available, int verify, int64_t 
     return NULL;
 }
 
-int hf_record_sound(const uint8_t *p, const hf_piece *piece, int64_t summed_from) {
+int hf_record_sound(const uint8_t *p, const hf_piece *piece, hf_slice topic, int32_t queue_id, int64_t summed_from) {
     hf_scanned s;
     if (hf_scan_one(p, (size_t)piece->size, 1, summed_from, &s)) return 0;
-    return s.size == (uint32_t)piece->size && s.physical == piece->physical && s.queue_offset == piece->index;
+    if (s.size != (uint32_t)piece->size || s.physical != piece->physical || s.queue_offset != piece->index) return 0;
+    return s.queue_id == queue_id && s.topic.size == topic.size && !memcmp(s.topic.p, topic.p, topic.size);
 }
 
 int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room) {

@@ -30,7 +30,7 @@ typedef struct {
 } hf_record;
 
 size_t hf_record_size(const hf_record *r);       /* 0 when the properties do not fit their 16-bit length */
-int hf_record_sound(const uint8_t *p, const hf_piece *piece, int64_t summed_from); /* whole, unharmed, and the one its entry means */
+int hf_record_sound(const uint8_t *p, const hf_piece *piece, hf_slice topic, int32_t queue_id, int64_t summed_from); /* whole, unharmed, and the one its entry means */
 void hf_record_write(const hf_record *r, size_t size, uint8_t *out);
 PyObject *hf_scan_records(PyObject *module, PyObject *args);
 

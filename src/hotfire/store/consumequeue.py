@@ -53,6 +53,8 @@ class ConsumeQueue:
         self._reserved = 0
         self._dirty: set[str] = set()
         self._taken = 0
+        self.first = 0
+        """First entry of the first file that was there at the start."""
 
     # --- start-up ---
 
@@ -61,10 +63,12 @@ class ConsumeQueue:
         self.close()
         bases = self._bases()
         queue = self.entries
-        end = queue.min = bases[0] if bases else 0
+        end = queue.min = self.first = bases[0] if bases else 0
         for base in bases:
+            if base != bases[0] and base != end:
+                break  # a file before this one is missing
             self._open(base, self._file_bytes, page_by_page=True)
-            count = self._count_while(base, lambda entry: entry[1] > 0 and entry[0] < trusted_below)
+            count = self._count_while(base, lambda entry: entry[1] > 0 and 0 <= entry[0] < trusted_below)
             if base == bases[0]:
                 queue.min = base + self._count_while(base, lambda entry: entry == FILLER)
             end = base + count
@@ -84,12 +88,18 @@ class ConsumeQueue:
             self._reserve_tail(min(self._file_bytes, (end - self._tail_base + 1) * ENTRY_BYTES))
 
     def _load_ext(self, ext: QueueExt, end: int) -> bool:
-        """Whether the extension holds what the entry before `end` points at."""
+        """Whether the extension holds what the first entry and the one before `end` point at, without gap."""
         ext.load()
         if self.entries.extend is None:
             return True
-        last = self.entries.entry(end - 1) if end > self.entries.min and self.show(end - 1) else None
-        return ext.recover(None if last is None else last[2])
+        known = [
+            entry[2]
+            for index in (self.entries.min, end - 1)
+            if self.entries.min < end
+            and self.show(index)
+            and (entry := self.entries.entry(index)) is not None
+        ]
+        return ext.recover(known[-1] if known else None) and all(map(ext.has, known)) and ext.is_gapless
 
     def _bases(self) -> list[int]:
         """First entry of each file. A file of another size is refused: its entries would be misplaced."""
@@ -184,6 +194,22 @@ class ConsumeQueue:
             tags = entries.extend(tags, store_timestamp)
         entries.put(index, physical, size, tags)
         entries.max = index + 1
+
+    def begin_at(self, index: int) -> None:
+        """The queue's first record in the log has this offset: its entry and all behind it are made anew.
+
+        Those before it, whose records have left the log, only keep their places.
+        """
+        queue, base = self.entries, index - index % self._per_file
+        if self.ext is not None and queue.extend is not None:
+            self.ext.recover(None)
+        for old in self._bases():
+            if old < base:
+                if old in self._maps:
+                    self._shut(old)
+                self._disk.remove(self._file(old))
+        queue.max = queue.next = base
+        queue.min = index  # the entry is about to be put, and fills the places before it
 
     # --- retention ---
 

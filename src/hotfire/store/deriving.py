@@ -31,12 +31,15 @@ class Deriving:
         index: KeyIndexes | None,
         delays_ms: tuple[int, ...],
         batch_topics: set[str],
+        stale: set[QueueKey],
     ) -> None:
         self._queues = queues
         self._open_queue = open_queue
         self._index = index
         self._delays_ms = delays_ms
         self._batch_topics = batch_topics
+        self._stale = stale
+        """Queues of which nothing is believed: they begin with their first record in the log."""
         self._ordinary: dict[bytes, core.Queue] = {}
         """Topic and four bytes of queue id -> the queue, if its entries hold their records' tags."""
         for topic, queue_id in queues:
@@ -44,12 +47,18 @@ class Deriving:
 
     def one(self, entry: Scanned) -> None:
         """Queue entry and keys of any record."""
+        key = entry.topic.decode(), entry.queue_id
+        if key in self._stale and has_entry(entry, self._batch_topics):
+            self._stale.remove(key)
+            self._queues[key].begin_at(entry.queue_offset)
         derive(entry, self._queues, self._open_queue, self._index, self._delays_ms, self._batch_topics)
         self._note(entry.topic, entry.queue_id)
 
     def _note(self, topic: bytes, queue_id: int) -> None:
         key = topic.decode(), queue_id
-        if topic != SCHEDULE_TOPIC and key[0] not in self._batch_topics and key in self._queues:
+        if topic == SCHEDULE_TOPIC or key in self._stale:
+            return
+        if key[0] not in self._batch_topics and key in self._queues:
             self._ordinary[topic + (queue_id & 0xFFFFFFFF).to_bytes(4)] = self._queues[key].entries
 
     def many(
@@ -66,6 +75,17 @@ class Deriving:
         return core.derive_records(view, base, summed_from, last_timestamp, self._ordinary, index)
 
 
+def has_entry(entry: Scanned, batch_topics: set[str]) -> bool:
+    """Whether the record has an entry in a queue that we keep."""
+    if entry.sys_flag & SysFlag.TRANSACTION_MASK in (
+        SysFlag.TRANSACTION_PREPARED,
+        SysFlag.TRANSACTION_ROLLBACK,
+    ):
+        return False
+    # batches lie in queues of another kind, which stay as they are
+    return not (entry.sys_flag & SysFlag.INNER_BATCH or entry.topic.decode() in batch_topics)
+
+
 def derive(
     entry: Scanned,
     queues: dict[QueueKey, ConsumeQueue],
@@ -78,11 +98,9 @@ def derive(
     if index is not None and kind != SysFlag.TRANSACTION_ROLLBACK:
         for hash_ in entry.key_hashes:
             index.put(hash_, entry.physical, entry.store_timestamp)
-    if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
-        return  # they never get a queue entry
+    if not has_entry(entry, batch_topics):
+        return
     key = entry.topic.decode(), entry.queue_id
-    if entry.sys_flag & SysFlag.INNER_BATCH or key[0] in batch_topics:
-        return  # these lie in queues of another kind, which stay as they are
     queue = queues.get(key)
     if queue is None:
         queue = queues[key] = open_queue(*key)

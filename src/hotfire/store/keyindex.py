@@ -56,8 +56,10 @@ class KeyIndexes:
 
     def load(self, trusted_below: int, *, was_unclean: bool) -> None:
         """Open the files; after an unclean end keep only the entries of records before `trusted_below`."""
-        for name in self._disk.names(ROOT):
-            if not name.isdecimal() or not self._has_its_size(name):
+        sizes = {n: self._disk.size(f"{ROOT}/{n}") for n in self._disk.names(ROOT) if n.isdecimal()}
+        is_ours = self.file_bytes in sizes.values()
+        for name, size in sizes.items():
+            if not self._has_its_size(name, size, is_ours=is_ours):
                 continue
             index = self._open(name)
             if (was_unclean or index.end_offset >= trusted_below) and not self._keep(
@@ -65,10 +67,10 @@ class KeyIndexes:
             ):
                 self._remove(name)
 
-    def _has_its_size(self, name: str) -> bool:
-        """A file of another size is refused: its slots would be misplaced. One without any is removed."""
-        size = self._disk.size(f"{ROOT}/{name}")
-        if size == 0:  # made, and not yet given its size
+    def _has_its_size(self, name: str, size: int, *, is_ours: bool) -> bool:
+        """A file of another size is refused: its slots would be misplaced. One without any is removed, and so
+        is one that has lost its end, if others show that it is not the setting that is wrong."""
+        if size == 0 or (is_ours and size < self.file_bytes):  # 0: made, and not yet given its size
             self._disk.remove(f"{ROOT}/{name}")
             return False
         if size != self.file_bytes:

@@ -14,14 +14,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from hotfire.errors import RecordInvalid
-from hotfire.protocol.record import SysFlag, decode_record, key_hash, keys_of, parse_properties
+from hotfire.protocol.record import decode_record, key_hash, keys_of, parse_properties
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Bell, Disk
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.reading import Reading
-from hotfire.store.scan import scan_records
+from hotfire.store.scan import Scanned, scan_records
 
 COUNT_MAX = 64
 BYTES_MAX = 8 << 20
@@ -30,7 +30,9 @@ CANDIDATES_MAX = 10_000
 """Records of one key's hash that are looked at."""
 WAITING_MAX = 1000
 _ENTRY = struct.Struct(">qiq")
-_SYS_FLAG_AT, _BORN_AT, _TIME = 36, 48, struct.Struct(">q")
+HARMED_PASSED_MAX = 1000
+"""Harmed messages passed over in search of a time; of more the place before them is the answer."""
+LONG_AGO = -1
 
 
 class Queries:
@@ -138,6 +140,10 @@ class _Looker:
 
     def record(self, physical: int) -> bytes | None:
         """The record at `physical` if a sound one begins there."""
+        found = self._read(physical)
+        return None if found is None else found[0]
+
+    def _read(self, physical: int) -> tuple[bytes, Scanned] | None:
         start = self._log.segment_of(physical)
         fd = self._segments.get(start)
         if fd is None or not 0 <= physical < self._readable:
@@ -147,7 +153,7 @@ class _Looker:
             return None
         data = self._disk.read(fd, size, physical - start)
         found, consumed, _ = scan_records(data, physical, True, self._summed_from)
-        return data if found and consumed == size else None
+        return (data, found[0]) if found and consumed == size else None
 
     def keyed(self, physical: int, topic: str, key: str) -> bytes | None:
         data = self.record(physical)
@@ -162,27 +168,37 @@ class _Looker:
         return data if key in keys_of(parse_properties(record.properties)) else None
 
     def boundary(self, queue: ConsumeQueue, low: int, high: int, timestamp: int, *, upper: bool) -> int:
+        """Where a harmed message hides the boundary it is the place before it: rather one twice than none."""
         first = low
         with queue.entry_reader() as entry_at:
+
+            def stored_from(index: int) -> tuple[int, int] | None:
+                """The first sound message from here on, and its store time."""
+                for at in range(index, min(high, index + HARMED_PASSED_MAX)):
+                    stored = self._stored(entry_at(at), at, queue.entries.key, entry_at(first))
+                    if stored is not None:
+                        return at, stored
+                return None
+
             while low < high:  # the first entry stored after (upper), or not before (lower) the time
                 middle = (low + high) // 2
-                stored = self._stored(entry_at(middle))
-                if stored is None or (stored <= timestamp if upper else stored < timestamp):
-                    low = middle + 1
+                found = stored_from(middle)
+                if found is not None and (found[1] <= timestamp if upper else found[1] < timestamp):
+                    low = found[0] + 1
                 else:
                     high = middle
         return max(first, low - 1) if upper else low
 
-    def _stored(self, entry: bytes) -> int | None:
-        """Store time of the record an entry points at; None when it is not there any more."""
-        if len(entry) < ENTRY_BYTES:
+    def _stored(self, entry: bytes, index: int, key: object, first: bytes) -> int | None:
+        """Store time of the message an entry means; None when it is harmed, LONG_AGO when it has left."""
+        if self._has_left(entry) and self._has_left(first):  # entries of what has left come before others
+            return LONG_AGO
+        found = self._read(_ENTRY.unpack(entry)[0]) if len(entry) == ENTRY_BYTES else None
+        if found is None:
             return None
-        physical, size, _ = _ENTRY.unpack(entry)
-        start = self._log.segment_of(physical)
-        fd = self._segments.get(start)
-        if fd is None or size <= 0 or physical >= self._readable:
-            return None
-        head = self._disk.read(fd, _BORN_AT + 20 + _TIME.size, physical - start)
-        v6 = int.from_bytes(head[_SYS_FLAG_AT : _SYS_FLAG_AT + 4]) & SysFlag.BORN_HOST_V6
-        (stored,) = _TIME.unpack_from(head, _BORN_AT + (20 if v6 else 8))
-        return int(stored)
+        scanned = found[1]
+        is_it = scanned.queue_offset == index and (scanned.topic.decode(), scanned.queue_id) == key
+        return scanned.store_timestamp if is_it else None
+
+    def _has_left(self, entry: bytes) -> bool:
+        return len(entry) < ENTRY_BYTES or 0 <= _ENTRY.unpack(entry)[0] < min(self._segments)

@@ -108,6 +108,16 @@ class QueueExt:
             self._end = self._walked()
         return True
 
+    def has(self, tags: int) -> bool:
+        """Whether what an entry holds is no address, or one at which there is a unit."""
+        return not is_address(tags) or self.get(tags) is not None
+
+    @property
+    def is_gapless(self) -> bool:
+        """No file is missing between the first and the last."""
+        bases = list(self._files)
+        return not bases or bases == list(range(bases[0], bases[-1] + 1, self._file_bytes))
+
     def _walked(self) -> int:
         """Behind the last unit of the last file."""
         if not self._files:

@@ -137,14 +137,15 @@ class Reading:
 
     def _exists(self, piece: Piece) -> bool:
         physical, size, _ = piece
-        journal = self._log.journal
-        return 0 < size <= self._log.segment_bytes and physical >= 0 and physical + size <= journal.written
+        if size <= 0 or not self._log.min_offset <= physical <= self._log.journal.written - size:
+            return False
+        return self._log.segment_of(physical) == self._log.segment_of(physical + size - 1)
 
     def checked(self, found: Read, key: object) -> Read:
         """What a read brought, less what is harmed: the sound records before the first harmed one."""
         data, at = found.data or b"", 0
         for i, piece in enumerate(found.pieces):
-            if not self.is_sound(data[at : at + piece[1]], piece):
+            if not self.is_sound(data[at : at + piece[1]], piece, key):
                 if i == 0:
                     return self._skip(found, piece, key)
                 found.next_offset, found.data = piece[2], data[:at]
@@ -153,11 +154,14 @@ class Reading:
             at += piece[1]
         return found
 
-    def is_sound(self, data: bytes, piece: Piece) -> bool:
+    def is_sound(self, data: bytes, piece: Piece, key: object) -> bool:
         """Whether the bytes are one whole, unharmed record, and the one its queue entry means."""
         physical, size, index = piece
         records, consumed, _ = scan_records(data, physical, True, self._log.journal.summed_from)
-        return consumed == size and len(records) == 1 and records[0].queue_offset == index
+        if consumed != size or len(records) != 1:
+            return False
+        found = records[0]
+        return found.queue_offset == index and (found.topic.decode(), found.queue_id) == key
 
     def _skip(self, found: Read, piece: Piece, key: object) -> Read:
         physical, size, index = piece

@@ -32,6 +32,7 @@ from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.deriving import Deriving, OpenQueue
 from hotfire.store.disk import Disk
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.queueext import ROOT as EXT_ROOT
 from hotfire.store.scan import scan_records
 
 WINDOW_BYTES = 16 << 20
@@ -76,17 +77,21 @@ def recover(
             f"the missing segments from a copy, or remove {disk.path(CHECKPOINT_FILE)} to go on without them"
         )
     start = max(checkpoint.derived, oldest)
+    _drop_cut_short(disk, config)
     queues = _load_queues(disk, open_queue, trusted_below=start)
-    start = _check_counts(disk, checkpoint, queues, open_queue, index, start, oldest, was_unclean=was_unclean)
+    start, stale = _check_counts(
+        disk, checkpoint, queues, open_queue, index, start, oldest, was_unclean=was_unclean
+    )
     if start < checkpoint.derived:  # half-made queues must not be believed if we end before we are done
         checkpoints.write(replace(checkpoint, derived=start))
     found = Recovered(end=start)
     walk = _Walk(disk, config, commitlog, checkpoint, was_unclean=was_unclean)
     batch_topics = set(disk.names(BATCH_QUEUE_ROOT))
-    reason = walk.scan(found, Deriving(queues, open_queue, index, config.delays_ms, batch_topics))
+    deriving = Deriving(queues, open_queue, index, config.delays_ms, batch_topics, stale)
+    reason = walk.scan(found, deriving)
     found.last_timestamp = max(found.last_timestamp, checkpoint.log_timestamp)
     # closed by us at this very end: everything behind it is as we left it, and we left zeros
-    is_clean = not was_unclean and found.end == checkpoint.derived == checkpoint.durable
+    is_clean = not was_unclean and start == found.end == checkpoint.derived == checkpoint.durable
     if not is_clean:
         cut = _cut(disk, config, commitlog, found.end)
         if cut:
@@ -113,22 +118,29 @@ def _check_counts(
     oldest: int,
     *,
     was_unclean: bool,
-) -> int:
-    """Where to read the log from: `start`, or its beginning when queues or keys are not as counted."""
+) -> tuple[int, set[tuple[str, int]]]:
+    """Where to read the log from: `start`, or its beginning when queues or keys are not as counted.
+
+    And the queues of which nothing is believed that the log tells.
+    """
     entries = sum(queue.entries.max for queue in queues.values())
-    if checkpoint.is_ours and start > oldest and entries != checkpoint.entries:
+    is_short = oldest == 0 and any(queue.first for queue in queues.values())
+    if checkpoint.is_ours and start > oldest and (entries != checkpoint.entries or is_short):
         log.warning("queues are made anew from the log entries=%d expected=%d", entries, checkpoint.entries)
         start = oldest
         queues |= _load_queues(disk, open_queue, trusted_below=start)
+    stale = set(queues) if start == oldest else set()
     if index is not None:
         index.load(start, was_unclean=was_unclean)
-        if checkpoint.is_ours and start > oldest and index.count != checkpoint.keys:
+        if start == oldest:
+            index.clear()
+        elif checkpoint.is_ours and index.count != checkpoint.keys:
             log.warning(
                 "key index is made anew from the log keys=%d expected=%d", index.count, checkpoint.keys
             )
             start = oldest
             index.clear()
-    return start
+    return start, stale
 
 
 def _last_end(commitlog: CommitLog, config: StoreConfig) -> int:
@@ -138,6 +150,27 @@ def _last_end(commitlog: CommitLog, config: StoreConfig) -> int:
 def _place(disk: Disk, config: StoreConfig, offset: int) -> str:
     start = offset - offset % config.segment_bytes
     return f"file {disk.path(LOG_ROOT)}/{start:020d} byte {offset - start}"
+
+
+def _drop_cut_short(disk: Disk, config: StoreConfig) -> None:
+    """Queue files that have lost their end go; their entries are missed and made anew.
+
+    If no file has the configured size it is the setting that is wrong, and loading refuses them.
+    """
+    roots = {QUEUE_ROOT: config.queue_file_bytes}
+    if config.queue_ext:
+        roots[EXT_ROOT] = config.queue_ext_file_bytes
+    for root, size in roots.items():
+        sizes = {
+            f"{root}/{topic}/{queue}/{name}": disk.size(f"{root}/{topic}/{queue}/{name}")
+            for topic in disk.names(root)
+            for queue in disk.names(f"{root}/{topic}")
+            for name in disk.names(f"{root}/{topic}/{queue}")
+        }
+        for file, actual in sizes.items():
+            if 0 < actual < size and size in sizes.values():
+                log.error("queue file has lost its end file=%s bytes=%d of=%d", disk.path(file), actual, size)
+                disk.remove(file)
 
 
 def _load_queues(

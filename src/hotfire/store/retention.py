@@ -53,6 +53,9 @@ class Retention:
         self._index = index
         self._reading = reading
         self._looked_ms = self._ran_ms = self._removed_ms = 0
+        self._ticked_ms = 0
+        self._leaps: list[tuple[int, int]] = []
+        """When the clock was set forward, and by how much: files from before are that much younger."""
         self._demanded = 0
         self._batch = 0
         self._leaving: deque[tuple[int, int, int]] = deque()
@@ -74,8 +77,21 @@ class Retention:
         self._ran_ms += by_ms
         self._removed_ms += by_ms
         self._leaving = deque((start, fd, since + by_ms) for start, fd, since in self._leaving)
+        if by_ms < 0 and self._leaps:  # put right again, be it in part
+            before_ms, leap_ms = self._leaps.pop()
+            by_ms += leap_ms
+            self._ticked_ms = before_ms
+        if by_ms > 0:
+            self._leaps.append((self._ticked_ms, by_ms))
+
+    def age_ms(self, file: str, now_ms: int) -> int:
+        """How long ago the file was last written, however the clock was set since the store was opened."""
+        modified_ms = self._disk.modified_ms(file)
+        leaps_ms = sum(by_ms for before_ms, by_ms in self._leaps if modified_ms < before_ms + by_ms // 2)
+        return now_ms - modified_ms - leaps_ms
 
     def tick(self, now_ms: int, flushed_end: int) -> None:
+        self._ticked_ms = now_ms
         if now_ms - self._looked_ms >= LOOK_PERIOD_MS:
             self._looked_ms = now_ms
             self._look()
@@ -119,7 +135,7 @@ class Retention:
             return False
         forced = config.may_force and self.used_ratio > config.disk_force_ratio
         if not forced:
-            age_ms = now_ms - self._disk.modified_ms(self._log.file(oldest))
+            age_ms = self.age_ms(self._log.file(oldest), now_ms)
             if age_ms < config.reserved_hours * HOUR_MS or not self._batch_is_due(now_ms):
                 return False
         start, fd = self._log.let_go()

@@ -39,7 +39,7 @@ def make(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)
 
-    def start(name: str = "store", **settings: Any) -> Harness:
+    def start(name: str | Path = "store", **settings: Any) -> Harness:
         harness = Harness(tmp_path / name, fast_lane_enable=shape == LANE, **settings)
         made.append(harness)
         return harness

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotfire.store.checkpoint import MARK_AT, encode_mark
 from tests.unit.store.driven import Driven, Sent
 
 pytestmark = pytest.mark.core
@@ -75,3 +76,51 @@ def assert_prefix(image: Driven, sound: bytes, kept: list[Sent]) -> None:
     end = kept[-1].end
     assert log[:end] == sound[:end]
     assert not any(log[end:]), "stale bytes behind the end"
+
+
+def set_mark(image: Driven, durable: int) -> None:
+    with (image.root / "checkpoint").open("r+b") as file:
+        file.seek(MARK_AT)
+        file.write(encode_mark(durable))
+
+
+@pytest.mark.parametrize("damage", [cut, lose_byte, garbage])
+def test_a_mark_before_the_tear_changes_nothing(crashed: Driven, in_memory: Path, damage: Damage) -> None:
+    """The mark says that all but the last three records were synced: each tear behind it is the end."""
+    sound, end, rng = crashed.log_bytes(), crashed.store.end, random.Random(SEED)
+    for broken in crashed.sent[-3:]:
+        for at in range(broken.physical, broken.end, 3):
+            image = crashed.crash_image(in_memory / "image")
+            set_mark(image, crashed.sent[-4].end)
+            torn = bytearray(sound)
+            damage(torn, at, end, rng)
+            write_log(image, torn)
+            with image:
+                assert image.store.recovered.end == broken.physical, f"{damage.__name__} at {at}, seed {SEED}"
+                assert image.store.recovered.damage == []
+                kept = [sent for sent in image.sent if sent.end <= broken.physical]
+                image.check(kept)
+                assert_prefix(image, sound, kept)
+            shutil.rmtree(image.root)
+
+
+@pytest.mark.parametrize("damage", [cut, lose_byte, garbage])
+def test_behind_no_mark_nothing_is_cut(crashed: Driven, in_memory: Path, damage: Damage) -> None:
+    """The mark says that all was synced: the same bytes are damage. The log stays as it is and goes on behind
+    it, and of the rest every message is served."""
+    sound, end, rng = crashed.log_bytes(), crashed.store.end, random.Random(SEED)
+    for broken in crashed.sent[-3:]:
+        for at in range(broken.physical, broken.end, 3):
+            image = crashed.crash_image(in_memory / "image")
+            set_mark(image, end)
+            torn = bytearray(sound)
+            damage(torn, at, end, rng)
+            write_log(image, torn)
+            with image:
+                assert image.store.recovered.end == end, f"{damage.__name__} at {at}, seed {SEED}"
+                assert image.store.recovered.damage[0][0] == broken.physical
+                assert image.log_bytes() == torn
+                lost = [broken] if damage is lose_byte else [s for s in image.sent if s.end > broken.physical]
+                found = [r.physical_offset for queue_id in (0, 1) for r in image.pull_all("t", queue_id)]
+                assert sorted(found) == [sent.physical for sent in image.sent if sent not in lost]
+            shutil.rmtree(image.root)

@@ -1,4 +1,4 @@
-"""Where the store tests keep their stores."""
+"""Where tests keep stores that need not outlive a power cut."""
 
 import shutil
 import tempfile
