@@ -156,7 +156,7 @@ class Bench:
             elif self.store._reading._reader.queued:
                 self._wait(self.store.reader_fileno())
                 reads_done(self.now_ms)
-            elif self.store._reading.pins:
+            elif self.store._reading.asked > self.store._reading.answered:
                 self._wait(queries)
                 queries_done(self.now_ms)
             elif not (self.broker.wants_turn and self.store.fault is None):

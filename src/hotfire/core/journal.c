@@ -307,6 +307,7 @@ static PyObject *journal_set_pool(hf_journal *j, PyObject *arg) {
         j->turns[i].room = bytes / 2;
         j->turns[i].pooled = 1;
     }
+    j->turn_bytes_max = bytes / 2;
     j->pool = pool;
     j->pool_bytes = bytes;
     return PyLong_FromLong(locked);

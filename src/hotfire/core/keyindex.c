@@ -141,12 +141,12 @@ static PyObject *index_query(hf_index *x, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS /* the chain of a key goes all over a file that need not be in memory */
     int64_t base = header64(x, BEGIN_TIME);
     int32_t i = (int32_t)get32(slot_at(x, hash % x->slots));
-    while (i > 0 && i < next && count < count_max) {
+    while (i > 0 && i < x->entries && count < count_max) { /* one being written now may be the newest; it is passed over */
         const uint8_t *e = entry_at(x, i);
         int32_t seconds = (int32_t)get32(e + 12), before = (int32_t)get32(e + 16);
         if (seconds < 0) break;
         int64_t at = base + (int64_t)seconds * 1000;
-        if (get32(e) == hash && at >= begin && at <= end) offsets[count++] = (int64_t)get64(e + 4);
+        if (i < next && get32(e) == hash && at >= begin && at <= end) offsets[count++] = (int64_t)get64(e + 4);
         if (before <= 0 || before >= i || at < begin) break; /* chains only lead back: no loop, whatever the bytes */
         i = before;
     }

@@ -283,7 +283,7 @@ class Journal:
         libc = ctypes.CDLL(None, use_errno=True)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._pool))
         failed = libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size))
-        self._turn_bytes_max = min(self._turn_bytes_max, size // 2)
+        self._turn_bytes_max = size // 2
         return ctypes.get_errno() if failed else 0
 
     def set_mark(self, fd: int, position: int, magic: bytes) -> None:

@@ -12,7 +12,8 @@
     88     8  queue entries that point below the offset at 72
     96     8  log offset from which on every record ends in its checksum
    104     8  key index entries of records below the offset at 72
-   112     4  CRC-32 of bytes 0..39 and 64..111
+   112     8  bytes of the largest turn that was written at once
+   120     4  CRC-32 of bytes 0..39 and 64..119
    512     8  magic "HOTMARK1"                                (ours too: after every sync of the log)
    520     8  log offset synced
    528     4  CRC-32 of bytes 512..527
@@ -37,7 +38,7 @@ FILE = "checkpoint"
 CHECKPOINT_BYTES = 4096
 MAGIC = b"HOTFIRE1"
 _TIMES = struct.Struct(">qqqqq")
-_OURS = struct.Struct(">8sqqqqq")
+_OURS = struct.Struct(">8sqqqqqq")
 _CRC = struct.Struct(">I")
 MAGIC_AT = _OURS_AT = 64
 SECTOR_BYTES = 512
@@ -58,6 +59,7 @@ class Checkpoint:
     entries: int = 0
     summed_from: int = NEVER
     keys: int = 0
+    turn_bytes: int = 0
     is_ours: bool = False
     """Our marks are there and speak of the log as it is."""
 
@@ -73,7 +75,9 @@ class Checkpoint:
             self.master_flushed,
             self.confirmed,
         )
-        ours = _OURS.pack(MAGIC, self.derived, self.durable, self.entries, self.summed_from, self.keys)
+        ours = _OURS.pack(
+            MAGIC, self.derived, self.durable, self.entries, self.summed_from, self.keys, self.turn_bytes
+        )
         out[_OURS_AT : _OURS_AT + len(ours)] = ours
         _CRC.pack_into(out, _OURS_AT + len(ours), zlib.crc32(ours, zlib.crc32(out[: _TIMES.size])))
         return bytes(out)
@@ -84,7 +88,7 @@ class Checkpoint:
             return cls()
         log_at, queue_at, index_at, flushed, confirmed = _TIMES.unpack_from(data)
         reference = cls(log_at, queue_at, index_at, flushed, confirmed)
-        magic, derived, durable, entries, summed_from, keys = _OURS.unpack_from(data, _OURS_AT)
+        magic, derived, durable, entries, summed_from, keys, turn_bytes = _OURS.unpack_from(data, _OURS_AT)
         ours = data[_OURS_AT : _OURS_AT + _OURS.size]
         (crc,) = _CRC.unpack_from(data, _OURS_AT + _OURS.size)
         if magic != MAGIC or crc != zlib.crc32(ours, zlib.crc32(data[: _TIMES.size])):
@@ -97,7 +101,13 @@ class Checkpoint:
             entries=entries,
             summed_from=summed_from,
             keys=keys,
+            turn_bytes=turn_bytes,
         )
+
+    def without_marks(self) -> Checkpoint:
+        """Only what the reference's broker says: it had the store last."""
+        times = self.log_timestamp, self.queue_timestamp, self.index_timestamp
+        return Checkpoint(*times, self.master_flushed, self.confirmed)
 
 
 def encode_mark(durable: int) -> bytes:

@@ -6,6 +6,7 @@ Owns which segments exist and that the next one lies ready before it is needed. 
 
 from __future__ import annotations
 
+import errno
 import logging
 from concurrent.futures import Future
 
@@ -103,12 +104,12 @@ class CommitLog:
                 following = last + self._config.segment_bytes
                 self._coming = self._disk.beside(lambda: self._allocate(following))
         elif self._coming.done():
+            was_cramped = self._is_cramped
             try:
                 self.add_segment()
-            except OSError as error:  # there is half a segment left; tried again at the next tick
-                if not self._is_cramped:
+            except OSError as error:  # tried again at the next tick
+                if not was_cramped:
                     log.error("next log segment cannot be made reason=%s", error)
-                self._is_cramped = True
             else:
                 self._is_cramped = False
 
@@ -116,7 +117,13 @@ class CommitLog:
         """The segment after the last, waiting for it if it is being made."""
         coming, self._coming = self._coming, None
         start = next(reversed(self.segments)) + self._config.segment_bytes
-        fd = coming.result() if coming is not None else self._allocate(start)
+        if coming is None and self._is_cramped:
+            raise OSError(errno.ENOSPC, "No space left on device")  # `prepare` sees when there is some
+        try:
+            fd = coming.result() if coming is not None else self._allocate(start)
+        except OSError:
+            self._is_cramped = True
+            raise
         self.segments[start] = fd
         self.journal.add_segment(start, self._config.segment_bytes, fd)
 

@@ -82,10 +82,10 @@ class ConsumeQueue:
         queue.min = min(queue.min, end)
         self._tail_base = end - end % self._per_file if bases else -1
         if self._tail_base in self._maps:
-            self._reserved = (
-                self._file_bytes
-            )  # whatever blocks it has; reserved for sure before the first append
-            self._reserve_tail(min(self._file_bytes, (end - self._tail_base + 1) * ENTRY_BYTES))
+            # its blocks are there as far as there are entries; more come with the first append
+            self.entries.detach(self._tail_base)
+            used = (end - self._tail_base) * ENTRY_BYTES
+            self.entries.attach(self._tail_base, memoryview(self._maps[self._tail_base])[:used])
 
     def _load_ext(self, ext: QueueExt, end: int) -> bool:
         """Whether the extension holds what the first entry and the one before `end` point at, without gap."""
@@ -186,14 +186,22 @@ class ConsumeQueue:
         if entries.entry(index) is None:
             self._grow(index)
         # a queue whose older records are gone begins where the log does; stale bytes before it stay unread
-        for missing in range(max(entries.max, index - index % self._per_file), index):
-            entries.put(missing, *FILLER)
+        low = max(entries.max, index - index % self._per_file)
+        before = entries.entry(low - 1) if low > entries.min else None
+        place = FILLER if before is None or before == FILLER else (before[0], FILLER[1], 0)
+        for missing in range(low, index):  # in the midst of others they keep the order: who looks halves
+            entries.put(missing, *place)
         if is_first:
-            entries.min = index
+            entries.min, self.first = index, index - index % self._per_file
         if entries.extend is not None:
             tags = entries.extend(tags, store_timestamp)
         entries.put(index, physical, size, tags)
         entries.max = index + 1
+
+    @property
+    def count(self) -> int:
+        """Entries in the files."""
+        return self.entries.max - self.first
 
     def begin_at(self, index: int) -> None:
         """The queue's first record in the log has this offset: its entry and all behind it are made anew.
@@ -208,7 +216,7 @@ class ConsumeQueue:
                 if old in self._maps:
                     self._shut(old)
                 self._disk.remove(self._file(old))
-        queue.max = queue.next = base
+        queue.max = queue.next = self.first = base
         queue.min = index  # the entry is about to be put, and fills the places before it
 
     # --- retention ---
@@ -226,6 +234,7 @@ class ConsumeQueue:
             self._disk.remove(self._file(base))
             self._dirty.discard(self._file(base))
             bases = bases[1:]
+        self.first = bases[0] if bases else self.first
         if not bases or not self.show(bases[0]):
             return
         # the window of the file being filled ends before its blocks do
@@ -271,6 +280,10 @@ class ConsumeQueue:
         finally:
             for fd in opened.values():
                 self._disk.close(fd)
+
+    def following_file(self, index: int) -> int:
+        """First entry of the file behind the one that holds `index`."""
+        return index - index % self._per_file + self._per_file
 
     def _file(self, base: int) -> str:
         return f"{self.directory}/{base * ENTRY_BYTES:020d}"

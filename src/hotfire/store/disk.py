@@ -102,7 +102,7 @@ class Disk:
 
     def below(self, relative: str) -> Disk:
         """The same disk seen from one of its directories."""
-        return Disk(self.root / relative)
+        return Disk(self.root / relative, self._system)
 
     # --- directories ---
 

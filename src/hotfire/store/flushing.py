@@ -58,6 +58,13 @@ class Flushing:
         self.stamp = 0
         """Store time of the last record before the readable end."""
         self.summed_from = NEVER
+        self.turn_bytes = 0
+        """Of the largest turn so far."""
+        self.reference = Checkpoint()
+        """What was there at the start: fields of the reference's that are not ours to change."""
+        self.is_distrusted = False
+        """A queue entry was found wrong: the next start makes all of them anew."""
+        self._is_hurried = self._has_queues = False
         self._counted = 0, 0, 0
         self._log_at = self._thorough_at = self._queues_at = 0
         self._began_ms = self._took_ms = 0
@@ -85,14 +92,20 @@ class Flushing:
         background, self.background = self.background, None
         failure = background.exception()
         if failure is None:
-            if self._queues_at == self._began_ms:
+            if self._has_queues:
                 self._took_ms = max(0, now_ms - self._began_ms)
                 self._owed.clear()
         elif isinstance(failure, SyncFailed):
             self._fail(f"sync failed: {failure.strerror}")
         elif str(failure) != self._complaint:
             log.error("queues and checkpoint not written, tried again shortly reason=%s", failure)
+        if failure is not None and self._index is not None:
+            self._index.sync_again()
         self._complaint = "" if failure is None else str(failure)
+
+    def hurry(self) -> None:
+        """ASYNC_FLUSH: sync the log as soon as possible, whatever the clock says."""
+        self._is_hurried = True
 
     def due(self, now_ms: int) -> None:
         """Begin what is due. Nothing else must be under way."""
@@ -126,13 +139,16 @@ class Flushing:
                 self.checkpoints.write(checkpoint)
 
         if descriptors or dirty or ranges:
-            self._began_ms = now_ms
+            self._began_ms, self._has_queues = now_ms, queues_due
             self.background = self._disk.beside(work)
 
     def _is_log_due(self, now_ms: int) -> bool:
         config, dirty = self._config, self.dirty_bytes
         if not dirty:
             return False
+        if self._is_hurried:
+            self._is_hurried = False
+            return True
         if now_ms - self._thorough_at >= config.flush_thorough_interval_ms:
             return True
         enough = dirty >= config.flush_least_pages * PAGE_BYTES
@@ -171,16 +187,19 @@ class Flushing:
         """True of the disk once the log, the dirty queue files and the index's ranges have been synced."""
         journal = self._log.journal
         if self.derived >= journal.written:  # else entries behind it may be there and would be counted too
-            entries = sum(queue.entries.max for queue in self._queues.values())
+            entries = sum(queue.count for queue in self._queues.values())
             self._counted = self.derived, entries, NO_INDEX if self._index is None else self._index.count
         derived, entries, keys = self._counted
         return Checkpoint(
             self.stamp,
             self.stamp,
             self.stamp,
-            derived=derived,
+            self.reference.master_flushed,
+            self.reference.confirmed,
+            derived=self._log.min_offset if self.is_distrusted else derived,
             durable=journal.written,
             entries=entries,
             summed_from=self.summed_from,
             keys=keys,
+            turn_bytes=self.turn_bytes,
         )

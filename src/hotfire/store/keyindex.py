@@ -106,7 +106,8 @@ class KeyIndexes:
         """Index a key during recovery."""
         if not (self._files and self._last.put(hash_, physical, timestamp)):
             self._grow(timestamp)
-            assert self._last.put(hash_, physical, timestamp), "a grown index has room"
+            placed = self._last.put(hash_, physical, timestamp)
+            assert placed, "a grown index has room"
 
     # --- growing ---
 
@@ -181,6 +182,8 @@ class KeyIndexes:
         if not self._files:
             return []
         mapped, last = next(reversed(self._files.values()))
+        if last.next >= self._entries:  # full: believed as it is from now on, slots and all
+            self._dirty.add(next(reversed(self._files)))
         since, self._synced = self._synced, last.next
         if since == last.next:
             return []
@@ -188,6 +191,10 @@ class KeyIndexes:
             (mapped, 0, HEADER_BYTES),
             (mapped, self._entries_at + since * ENTRY_BYTES, (last.next - since) * ENTRY_BYTES),
         ]
+
+    def sync_again(self) -> None:
+        """What was taken for a sync did not get there."""
+        self._synced = 0
 
     def take_dirty(self) -> set[str]:
         """Files that are full since, and those mended: to be synced slots and all."""

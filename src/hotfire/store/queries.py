@@ -60,7 +60,7 @@ class Queries:
         done = []
         while self._asked and self._asked[0][1].done():
             done.append(self._asked.popleft())
-            self._reading.pins -= 1
+            self._reading.answered += 1
         return done
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Queries:
 
     def _ask(self, work: Callable[[], Any], token: object) -> None:
         self._bell.fileno()  # made before anyone can ring it
-        self._reading.pins += 1
+        self._reading.asked += 1
         future = self._disk.aside(work)
         self._asked.append((token, future))
         future.add_done_callback(lambda _: self._bell.ring())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,6 +28,7 @@ SCAN_ENTRIES_MAX = 800
 PULL_LIMITS = (COUNT_MAX_MEMORY, COUNT_MAX_DISK, BYTES_MAX_MEMORY, BYTES_MAX_DISK, SCAN_ENTRIES_MAX)
 MEMORY_SHARE = 0.4
 """Records within this share of the machine's memory of the log's end are taken to be in the page cache."""
+HEAD_BYTES, MAGICS = 36, (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 HARMED_TOLD_MAX = 1000
 """Harmed records said one by one; who reads them again and again need not fill the disk with it."""
 
@@ -62,26 +64,38 @@ class Read:
 class Reading:
     """Reads of one store."""
 
-    def __init__(self, disk: Disk, commitlog: CommitLog) -> None:
+    def __init__(self, disk: Disk, commitlog: CommitLog, distrust: Callable[[], None]) -> None:
         self._log = commitlog
+        self._distrust = distrust
         self._reader = disk.reader()
         self.memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self.in_use: dict[int, int] = {}
         """Segments that cold reads under way look at, and how many do."""
-        self.pins = 0
-        """Queries under way, which may look at any segment."""
+        self.asked = self.answered = 0
+        """Queries so far, answered in the order they came. Each may look at what was there when it came."""
         self._disk = disk
-        self._closing: dict[int, int] = {}
+        self._closing: dict[int, tuple[int, int]] = {}
         self._told: set[int] = set()
 
     def close(self) -> None:
         self._reader.close()
-        for fd in self._closing.values():
+        for fd, _ in self._closing.values():
             self._disk.close(fd)
 
+    def is_read(self, segment: int, asked: int) -> bool:
+        """Whether a read looks at the segment, or a query that was among the first `asked`."""
+        return segment in self.in_use or self.answered < asked
+
     def close_later(self, segment: int, fd: int) -> None:
-        """Close the segment's descriptor when no read under way looks at it."""
-        self._closing[segment] = fd
+        """Close the segment's descriptor when nobody who looks at it now does so any more."""
+        self._closing[segment] = fd, self.asked
+
+    def sweep(self) -> None:
+        """Close what was to be closed and is no longer looked at."""
+        for segment, (fd, asked) in list(self._closing.items()):
+            if not self.is_read(segment, asked):
+                del self._closing[segment]
+                self._disk.close(fd)
 
     # --- a pull ---
 
@@ -98,6 +112,7 @@ class Reading:
         if consume_queue is None or consume_queue.entries.max == 0:
             return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         queue = consume_queue.entries
+        self._leave_what_left(consume_queue, offset)
         low, high = queue.min, queue.max
         if offset < low:
             return Read(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
@@ -121,8 +136,19 @@ class Reading:
         found = Read(ReadStatus.FOUND, following, low, high, pieces=pieces)
         if pieces:
             return self._fill(found, queue)
-        found.status = ReadStatus.OFFSET_FOUND_NULL if missing else ReadStatus.NO_MATCHED_MESSAGE
+        found.status = ReadStatus.NO_MATCHED_MESSAGE
+        if missing:  # a file that is not there: on to the next
+            found.status = ReadStatus.OFFSET_FOUND_NULL
+            found.next_offset = min(consume_queue.following_file(following), high)
         return found
+
+    def _leave_what_left(self, consume_queue: ConsumeQueue, offset: int) -> None:
+        """A queue whose oldest records have just left the log begins behind them, for all who ask."""
+        queue = consume_queue.entries
+        if queue.min <= offset < queue.max:
+            entry = queue.entry(offset)
+            if entry is not None and 0 <= entry[0] < self._log.min_offset:
+                consume_queue.follow(self._log.min_offset)
 
     def _fill(self, found: Read, queue: core.Queue) -> Read:
         """The bytes of the pieces if they are in memory. Entries that point nowhere end the pull."""
@@ -165,6 +191,8 @@ class Reading:
 
     def _skip(self, found: Read, piece: Piece, key: object) -> Read:
         physical, size, index = piece
+        if not self._is_record(piece):
+            self._distrust()
         if (
             physical >= self._log.min_offset
             and physical not in self._told
@@ -180,6 +208,16 @@ class Reading:
             found.status = ReadStatus.MESSAGE_WAS_REMOVING
         found.pieces.clear()
         return found
+
+    def _is_record(self, piece: Piece) -> bool:
+        """Whether a record begins where the entry points, be it harmed. What is cold is given the doubt."""
+        physical, size, _ = piece
+        if physical < self._log.min_offset:
+            return True
+        if not self._exists(piece):
+            return False
+        head = self._log.journal.fetch([(physical, min(size, HEAD_BYTES), 0)])
+        return head is None or (head[4:8] in MAGICS and head[28:36] == physical.to_bytes(8))
 
     # --- beside the loop ---
 
@@ -200,7 +238,5 @@ class Reading:
                 self.in_use[segment] -= 1
                 if not self.in_use[segment]:
                     del self.in_use[segment]
-                    if segment in self._closing and not self.pins:
-                        self._disk.close(self._closing.pop(segment))
             done.append((token, data))
         return done

@@ -16,6 +16,7 @@ from hotfire.store.consumequeue import FILLER, ConsumeQueue
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.disk import Disk
 from hotfire.store.facts import log_end, queue_range
+from hotfire.store.flushing import NO_INDEX
 from hotfire.store.keyindex import ROOT as INDEX_ROOT
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.layout import EXT_ROOT, LOCK_FILE, REBUILD_ROOT, Layout
@@ -92,8 +93,8 @@ class _Builder:
                 break
         built.end = walk.end
         self._keep_places()
-        built.entries = sum(queue.entries.max for queue in self._queues.values())
-        built.keys = 0 if self._index is None else self._index.count
+        built.entries = sum(queue.count for queue in self._queues.values())
+        built.keys = NO_INDEX if self._index is None else self._index.count
         self._sync()
         return built
 
@@ -132,7 +133,7 @@ class _Builder:
     def _sync(self) -> None:
         files = set().union(*(queue.take_dirty() for queue in self._queues.values()))
         if self._index is not None:
-            files |= self._index.take_dirty()
+            files |= self._index.take_files()
         for file in files:
             self._beside.sync_file(file)
 

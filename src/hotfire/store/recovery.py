@@ -38,8 +38,8 @@ from hotfire.store.scan import scan_records
 WINDOW_BYTES = 16 << 20
 """Larger than any record, so that a record cut by the window's end is whole in the next one."""
 
-TURNS_UNDER_WAY_MAX = 2
-"""One being written, one being filled: what a crash may leave in pieces."""
+TURN_BYTES_MIN = 1 << 20
+"""A crash may leave the turn that was being written in pieces: the largest so far, and no less than this."""
 MAGIC_AT, PHYSICAL_AT, MAGIC_REACH_BYTES = 4, 28, 36
 BATCH_QUEUE_ROOT = "batchconsumequeue"
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
@@ -123,7 +123,7 @@ def _check_counts(
 
     And the queues of which nothing is believed that the log tells.
     """
-    entries = sum(queue.entries.max for queue in queues.values())
+    entries = sum(queue.count for queue in queues.values())
     is_short = oldest == 0 and any(queue.first for queue in queues.values())
     if checkpoint.is_ours and start > oldest and (entries != checkpoint.entries or is_short):
         log.warning("queues are made anew from the log entries=%d expected=%d", entries, checkpoint.entries)
@@ -222,7 +222,7 @@ class _Walk:
         """Where the log goes on if `found.end` is a fault in its midst; None if it is the end.
 
         Below the durable mark any fault is damage. Behind it ASYNC_FLUSH may have left holes anywhere. In
-        SYNC_FLUSH a crash may have left a hole, but not one longer than the turns that were under way: a
+        SYNC_FLUSH a crash may have left a hole, but not one longer than the turn that was being written: a
         sound record further behind shows damage again. Without our marks a record behind the fault, wherever
         it lies, may have been acknowledged; one older than those before it is left over from an earlier life
         of the file.
@@ -235,7 +235,7 @@ class _Walk:
             return None
         if self._checkpoint.is_ours and not self._config.sync_flush:
             return None
-        reach = TURNS_UNDER_WAY_MAX * self._config.turn_bytes_max if self._checkpoint.is_ours else 0
+        reach = max(TURN_BYTES_MIN, self._checkpoint.turn_bytes) if self._checkpoint.is_ours else 0
         newest = 0 if self._checkpoint.is_ours else found.last_timestamp
         if self._sound_record_behind(end + reach, newest) is None:
             return None

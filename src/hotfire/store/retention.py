@@ -17,6 +17,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import RetentionConfig
@@ -30,7 +31,7 @@ log = logging.getLogger("hotfire.store")
 DEMANDED_RUNS = 20
 LOOK_PERIOD_MS = 1000
 """How often it is looked how full the disk is."""
-QUEUES_A_TICK = 100
+QUEUES_A_TICK = 20
 HOUR_MS = 3_600_000
 
 
@@ -58,8 +59,11 @@ class Retention:
         """When the clock was set forward, and by how much: files from before are that much younger."""
         self._demanded = 0
         self._batch = 0
-        self._leaving: deque[tuple[int, int, int]] = deque()
-        """First offset, descriptor, since when."""
+        self._leaving: deque[tuple[int, int, int, int]] = deque()
+        """First offset, descriptor, since when, and how many queries had been asked by then."""
+        self._removing: Future[None] | None = None
+        self._complaint = ""
+        self._is_index_behind = False
         self._following: Iterator[ConsumeQueue] | None = None
         self._followed = commitlog.min_offset
         self.used_ratio = 0.0
@@ -76,7 +80,7 @@ class Retention:
         self._looked_ms += by_ms
         self._ran_ms += by_ms
         self._removed_ms += by_ms
-        self._leaving = deque((start, fd, since + by_ms) for start, fd, since in self._leaving)
+        self._leaving = deque((start, fd, since + by_ms, asked) for start, fd, since, asked in self._leaving)
         if by_ms < 0 and self._leaps:  # put right again, be it in part
             before_ms, leap_ms = self._leaps.pop()
             by_ms += leap_ms
@@ -86,20 +90,34 @@ class Retention:
 
     def age_ms(self, file: str, now_ms: int) -> int:
         """How long ago the file was last written, however the clock was set since the store was opened."""
-        modified_ms = self._disk.modified_ms(file)
+        try:
+            modified_ms = self._disk.modified_ms(file)
+        except FileNotFoundError:  # removed by hand: what is gone has no time to wait for
+            return now_ms
         leaps_ms = sum(by_ms for before_ms, by_ms in self._leaps if modified_ms < before_ms + by_ms // 2)
         return now_ms - modified_ms - leaps_ms
 
     def tick(self, now_ms: int, flushed_end: int) -> None:
+        """Whatever the disk says to it, the rest of the store's work goes on."""
         self._ticked_ms = now_ms
+        try:
+            self._step(now_ms, flushed_end)
+        except OSError as error:
+            self._batch = 0
+            if str(error) != self._complaint:
+                log.error("old files are not removed, tried again shortly reason=%s", error)
+            self._complaint = str(error)
+
+    def _step(self, now_ms: int, flushed_end: int) -> None:
         if now_ms - self._looked_ms >= LOOK_PERIOD_MS:
             self._looked_ms = now_ms
             self._look()
         self._finish(now_ms)
+        self._reading.sweep()
         if now_ms - self._ran_ms >= self._config.period_ms:
             self._ran_ms, self._batch = now_ms, self._config.batch_max
             self._demanded = max(0, self._demanded - 1) if self._batch_is_due(now_ms) else self._demanded
-        if self._batch and now_ms - self._removed_ms >= self._config.pause_ms:
+        if self._batch and not self._leaving and now_ms - self._removed_ms >= self._config.pause_ms:
             if self._remove_one(now_ms, flushed_end):
                 self._removed_ms, self._batch = now_ms, self._batch - 1
             else:
@@ -139,7 +157,7 @@ class Retention:
             if age_ms < config.reserved_hours * HOUR_MS or not self._batch_is_due(now_ms):
                 return False
         start, fd = self._log.let_go()
-        self._leaving.append((start, fd, now_ms))
+        self._leaving.append((start, fd, now_ms, self._reading.asked))
         log.info(
             "log segment let go start=%d reason=%s used=%.0f%%",
             start, "disk" if forced else "age", self.used_ratio * 100,
@@ -149,39 +167,54 @@ class Retention:
     # --- removing ---
 
     def _finish(self, now_ms: int) -> None:
-        """Remove files that nobody reads any more, oldest first: a hole in the log would be refused."""
-        while self._leaving:
-            start, fd, since = self._leaving[0]
-            is_read = start in self._reading.in_use or self._reading.pins > 0
-            if is_read and now_ms - since < self._config.forced_after_ms:
+        """Remove a file that nobody reads any more; before the next one goes it is seen what that brought."""
+        if self._removing is not None:
+            if not self._removing.done():
                 return
-            self._leaving.popleft()
-            self._disk.remove(self._log.file(start))
-            if is_read:
-                self._reading.close_later(start, fd)
-            else:
-                self._disk.close(fd)
+            removing, self._removing = self._removing, None
+            removing.result()
+            self._look()
+        if not self._leaving:
+            return
+        start, fd, since, asked = self._leaving[0]
+        is_read = self._reading.is_read(start, asked)
+        if is_read and now_ms - since < self._config.forced_after_ms:
+            return
+        self._leaving.popleft()
+        if is_read:
+            self._reading.close_later(start, fd)
+        else:
+            self._disk.close(fd)
+        self._removing = self._disk.beside(lambda: self._disk.remove(self._log.file(start)))
 
     def _follow(self) -> None:
         """Queues and index to where the log begins, some at a time."""
         if self._following is None:
             if self._followed == self._log.min_offset:
+                self._follow_index()
                 return
             self._followed = self._log.min_offset
+            self._is_index_behind = self._index is not None
             self._following = iter(list(self._queues.values()))
         for _ in range(QUEUES_A_TICK):
             queue = next(self._following, None)
             if queue is None:
-                if self._index is not None and self._reading.pins:
-                    return  # a query may be looking at a file that is to go
-                if self._index is not None:
-                    self._index.follow(self._followed)
                 self._following = None
                 return
             queue.follow(self._followed)
 
+    def _follow_index(self) -> None:
+        """A query may be looking at a file that is to go: those asked before must have been answered."""
+        if (
+            self._is_index_behind
+            and self._index is not None
+            and self._reading.answered >= self._reading.asked
+        ):
+            self._index.follow(self._followed)
+            self._is_index_behind = False
+
     def close(self) -> None:
-        for start, fd, _ in self._leaving:
+        for start, fd, _, _ in self._leaving:
             self._disk.close(fd)
             self._disk.remove(self._log.file(start))
         self._leaving.clear()

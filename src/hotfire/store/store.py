@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hotfire import core
-from hotfire.core.plain import SYNC, SYNC_MARK, WRITE
+from hotfire.core.plain import SYNC_MARK, WRITE
 from hotfire.errors import StoreBusy, StoreFull, StoreReadOnly
 from hotfire.protocol.record import (
     CRC_PROPERTY_BYTES,
@@ -51,6 +51,7 @@ from hotfire.store.tables import Table
 log = logging.getLogger("hotfire.store")
 
 LOCK_FILE = "lock"
+ABORT_TOKEN = b"hotfire"
 WAIT_MS_MAX = 30_000
 
 
@@ -94,10 +95,16 @@ class Store:
         refuse_foreign(disk)
         disk.make_directory(".")
         disk.lock(LOCK_FILE)
-        self.was_unclean = disk.exists(ABORT_FILE)
+        abort = disk.read_whole(ABORT_FILE)
+        self.was_unclean = abort is not None
         flushing = self._flushing
         self._log.load()
         checkpoint = flushing.checkpoints.open()
+        if abort is not None and ABORT_TOKEN not in abort:
+            checkpoint = (
+                checkpoint.without_marks()
+            )  # another broker wrote here last and had no time to say so
+        flushing.reference = checkpoint
         self.recovered = recover(
             disk,
             self._config,
@@ -118,7 +125,7 @@ class Store:
         flushing.synced = flushing.derived = end
         if self._config.append_crc:
             flushing.summed_from = journal.summed_from = min(checkpoint.summed_from, end)
-        self._reading = Reading(disk, self._log)
+        self._reading = Reading(disk, self._log, self._distrust_queues)
         self._retention = Retention(
             disk, self._config.retention, self._log, self._queues, self._index, self._reading
         )
@@ -127,15 +134,27 @@ class Store:
         if self.was_unclean:
             log.warning("store was not closed cleanly root=%s end=%d", disk.root, end)
         flushing.flush()
-        disk.write_whole(ABORT_FILE, str(os.getpid()).encode())
+        self._write_abort()
+
+    def _write_abort(self) -> None:
+        """There until a clean end. The process id is for people, the word tells our crashes from others'."""
+        try:
+            self._disk.write_whole(ABORT_FILE, b"%d %s" % (os.getpid(), ABORT_TOKEN))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._disk.exists(ABORT_FILE):
+                raise  # on a full disk the one from before says as much
 
     def close(self) -> None:
         """Flush what was appended, write the checkpoint, leave no `abort` behind. Waits for the disk."""
         self._is_closed = True
         self._flushing.settle(0, wait=True)
+        has_retried = False
         while self.fault is None and (self.journal.busy or self.journal.pending):
-            if self.journal.stalled and not self.journal.retry():
-                break
+            if self.journal.stalled:
+                if has_retried:
+                    self.fail("the disk is full, the last messages could not be written")
+                    break
+                has_retried = self.journal.retry()
             self.submit()
             if not _wait(self.journal.fileno()):
                 self.fail(f"the disk has not taken the last turn within {WAIT_MS_MAX} ms")
@@ -341,11 +360,12 @@ class Store:
     def _hand_over(self) -> bool:
         if self.fault is not None:
             return False
-        how = SYNC_MARK
-        if not self._config.sync_flush:
-            how = SYNC if self._flushing.dirty_bytes > self._config.dirty_bytes_max else WRITE
-        handed = self.journal.submit(how)
+        flushing, size = self._flushing, self.journal.pending
+        if flushing.dirty_bytes > self._config.dirty_bytes_max and not self._is_closed:
+            return False  # senders wait for the disk; whoever syncs it must be the one to hear of its errors
+        handed = self.journal.submit(SYNC_MARK if self._config.sync_flush else WRITE)
         if handed:
+            flushing.turn_bytes = max(flushing.turn_bytes, size)
             self._handed_stamp = self.journal.last_timestamp
         return handed
 
@@ -387,6 +407,8 @@ class Store:
         self._flushing.settle(now_ms)
         if self._flushing.background is None and self.fault is None:
             self._retention.tick(now_ms, self.flushed_end)
+            if self._flushing.dirty_bytes > self._config.dirty_bytes_max // 2:
+                self._flushing.hurry()
             self._flushing.due(now_ms)
         if self._config.pool_buffers and self._is_commit_due(now_ms):
             self._hand_over()
@@ -447,6 +469,12 @@ class Store:
         self.queries.offset_by_time(queue, timestamp, upper=upper, token=token)
 
     # --- inside ---
+
+    def _distrust_queues(self) -> None:
+        """A queue entry is not what the log says: the next start makes all of them anew."""
+        if not self._flushing.is_distrusted:
+            self._flushing.is_distrusted = True
+            log.error("queue files are damaged, the next start makes them anew root=%s", self._disk.root)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         key = topic, queue_id

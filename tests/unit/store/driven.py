@@ -80,6 +80,7 @@ class Driven:
 
     def crash_image(self, target: Path) -> Driven:
         """What a killed process leaves: every file as it is now. Not opened yet."""
+        self.store._disk.beside(lambda: None).result()  # a file that is being made has no name to copy it by
         shutil.copytree(self.root, target)
         return self.on(target)
 
@@ -105,6 +106,8 @@ class Driven:
         self.now_ms += advance_ms
         self.store.tick(self.now_ms)
         self.store._flushing.settle(self.now_ms, wait=True)
+        if self.store._retention._removing is not None:
+            self.store._retention._removing.result()
 
     # --- read ---
 

@@ -372,7 +372,7 @@ def test_without_marks_a_fault_before_good_records_is_damage(driven: Driven) -> 
 def test_abort_says_whether_it_was_closed(driven: Driven) -> None:
     """`abort` with our process id is there while the store is open and gone after a clean close."""
     abort = driven.root / "abort"
-    assert abort.read_text() == str(os.getpid())
+    assert abort.read_text() == f"{os.getpid()} hotfire"
     driven.store.close()
     assert not abort.exists()
 
