@@ -118,7 +118,6 @@ def test_who_does_not_wait_for_the_disk_is_answered_at_once(gate: Gate, make: Ma
     assert waits.take_one().code == ResponseCode.SUCCESS
 
 
-@pytest.mark.promise(36)
 def test_a_page_cache_that_blocks_turns_senders_away(gate: Gate, make: Make) -> None:
     """ASYNC_FLUSH: a write under way for more than a second: code 2, the time named, nothing stored."""
     heart = make(flush_disk_type=FlushDiskType.ASYNC_FLUSH)
