@@ -9,7 +9,7 @@ PYTEST := $(PY) -m pytest
 SAY = @printf '== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help install core demo test check format bench interop promises long crash clean sanitize lock
+.PHONY: help install core demo test check format bench bench-store interop promises long crash clean sanitize lock
 
 help:
 	@echo 'install   .venv with everything the other targets use, and the compiled core'
@@ -22,7 +22,8 @@ help:
 	@echo 'interop   tests against the Java reference implementation'
 	@echo 'long      tests that take minutes each'
 	@echo 'promises  run every test that claims a promise, fill docs/promises.md'
-	@echo 'bench     throughput and latency figures'
+	@echo 'bench     throughput and latency figures, then the store'"'"'s own'
+	@echo 'bench-store  the store'"'"'s own figures, beside their goals'
 	@echo 'clean     remove what the build made'
 
 # --- what the other targets stand on ---------------------------------------------------------------------
@@ -59,6 +60,11 @@ demo: install
 bench: install
 	$(SAY) 'measuring throughput and latency'
 	@$(PY) bench/run.py
+	@$(MAKE) --no-print-directory bench-store
+
+bench-store: install
+	$(SAY) 'measuring the store alone'
+	@$(PY) -m bench.store $(ARGS)
 
 # --- trusting it -----------------------------------------------------------------------------------------
 
@@ -80,8 +86,10 @@ test: install
 	@$(PYTEST) -m 'not interop and not slow and not crash' --promises-report=$(REPORTS)/test.json $(ARGS)
 
 long: install
-	$(SAY) 'running the tests that take minutes each'
-	@$(PYTEST) -m 'slow and not interop' --timeout 900 --promises-report=$(REPORTS)/long.json $(ARGS)
+	$(SAY) 'running the tests that take minutes each; docs/long-run.md says how they ended'
+	@tools/need.sh strace
+	@mkdir -p build; $(PYTEST) -m 'slow and not interop' --timeout 1800 --junitxml=build/long.xml -o junit_family=xunit1 $(ARGS); \
+	  status=$$?; $(PY) tools/longreport.py build/long.xml docs/long-run.md && exit $$status
 
 crash: install
 	$(SAY) 'killing brokers and tracing their system calls'

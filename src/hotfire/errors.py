@@ -16,7 +16,7 @@
     │   └── NoRoute                          no name server knows a broker for the topic
     ├── NotRunning                       a client that was not started, or was closed
     ├── StoreError                       the disk or what is on it
-    │   ├── StoreReadOnly, StoreFull, StoreCorrupt, RecordInvalid
+    │   ├── StoreReadOnly, StoreBusy, StoreFull, StoreCorrupt, RecordInvalid
     └── ConfigError                      a setting that cannot be used
 
 Retry loops read two class attributes instead of a list of names: `retriable` (another attempt may

@@ -76,7 +76,7 @@ def parse(lines: Iterable[str]) -> Iterator[Call]:
         found = _LINE.match(line.rstrip("\n"))
         assert found is not None, f"line {number} of the trace: {line[:200]!r}"
         pid, text = int(found[1]), found[3]
-        if text.startswith(("+++", "---")):
+        if text.startswith(("+++", "---", "???", "<... ???")):  # the last: killed before its call was known
             continue
         if (resumed := _RESUMED.match(text)) is not None:
             call = unfinished.pop(pid)
@@ -168,8 +168,8 @@ class Trace:
                 trace._log_call(call, int(target.rpartition("/")[2]))
             elif "/consumequeue/" in target and call.name in ("fdatasync", "fsync"):
                 trace.queue_syncs.append(call)
-            elif target.endswith("/checkpoint.tmp") and call.name == "pwrite64":
-                trace.checkpoints.append(call)
+            elif target.endswith("/checkpoint") and call.name == "pwrite64" and not call.last_argument:
+                trace.checkpoints.append(call)  # behind it lies the mark, which the flusher writes
         for stream in streams.values():
             trace.replies += stream.replies()
         trace.writes.sort(key=lambda write: write.start)

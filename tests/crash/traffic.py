@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from hotfire.errors import Unreachable
+from hotfire.errors import BrokerRefused, ServiceNotAvailable, Unreachable
 from hotfire.net.peer import Peer
 from hotfire.protocol.record import Record, iter_records
 from hotfire.protocol.requests import PullMessage, SendMessageV2
 
 TOPIC, QUEUES = "Traffic", 4
 SEND_TIMEOUT_S = 20.0
+RETRY_S = 0.02
 SUBSCRIPTION = 4
 
 
@@ -36,10 +37,21 @@ class Traffic:
     """So many connections with so many sends in flight on each, until told to stop."""
 
     def __init__(
-        self, seed: int, *, connections: int = 4, in_flight: int = 16, body_bytes_max: int = 400
+        self,
+        seed: int,
+        *,
+        connections: int = 4,
+        in_flight: int = 16,
+        body_bytes_max: int = 400,
+        is_keyed: bool = False,
+        is_patient: bool = False,
     ) -> None:
+        """`is_keyed` gives each message a key of its own; `is_patient` senders go on after a refusal."""
         self.acks: list[Ack] = []
         self.bodies: set[bytes] = set()
+        self.refusals: list[BrokerRefused] = []
+        self._is_keyed = is_keyed
+        self._is_patient = is_patient
         self._rng = random.Random(seed)
         self._numbers = itertools.count()
         self._connections = connections
@@ -74,10 +86,15 @@ class Traffic:
         async with self._progress:
             await self._progress.wait_for(lambda: len(self.acks) >= count)
 
-    async def one_more(self, address: str) -> None:
-        """A single message, when all the others are through."""
+    async def refused(self, count: int) -> None:
+        """Wait until so many sends have been refused in all."""
+        async with self._progress:
+            await self._progress.wait_for(lambda: len(self.refusals) >= count)
+
+    async def one_more(self, address: str) -> bool:
+        """A single message on a connection of its own; False if it was refused."""
         async with await Peer.connect(address) as peer:
-            await self._send(peer)
+            return await self._send(peer)
 
     async def _connection(self) -> None:
         while not self._stopped:
@@ -96,17 +113,29 @@ class Traffic:
             async with self._progress:
                 self._progress.notify_all()
 
-    async def _send(self, peer: Peer) -> None:
-        body = b"%d-" % next(self._numbers) + self._rng.randbytes(self._rng.randrange(self._body_bytes_max))
+    async def _send(self, peer: Peer) -> bool:
+        number = next(self._numbers)
+        body = b"%d-" % number + self._rng.randbytes(self._rng.randrange(self._body_bytes_max))
         self.bodies.add(body)
-        reply = await peer.ask(request(self._rng.randrange(QUEUES), body), SEND_TIMEOUT_S)
+        key = f"key-{number}" if self._is_keyed else None
+        try:
+            reply = await peer.ask(request(self._rng.randrange(QUEUES), body, key), SEND_TIMEOUT_S)
+        except ServiceNotAvailable as refusal:
+            if not self._is_patient:
+                raise
+            self.refusals.append(refusal)
+            await asyncio.sleep(RETRY_S)
+            return False
         assert reply.fields is not None
         said = reply.fields
         physical = int(said["msgId"][-16:], 16)
         self.acks.append(Ack(int(said["queueId"]), int(said["queueOffset"]), physical, body))
+        return True
 
 
-def request(queue_id: int, body: bytes) -> SendMessageV2:
+def request(queue_id: int, body: bytes, key: str | None = None, *, wait: bool = True) -> SendMessageV2:
+    keys = "" if key is None else f"KEYS\x01{key}\x02"
+    waits = "" if wait else "WAIT\x01false\x02"
     return SendMessageV2(
         producer_group="traffic",
         topic=TOPIC,
@@ -116,13 +145,13 @@ def request(queue_id: int, body: bytes) -> SendMessageV2:
         sys_flag=0,
         born_timestamp=1,
         flag=0,
-        properties="UNIQ_KEY\x017F0000010000\x02",
+        properties=f"UNIQ_KEY\x017F0000010000\x02{keys}{waits}",
         body=body,
     )
 
 
 async def read_back(address: str) -> dict[tuple[int, int], Record]:
-    """Every message of the topic by queue and offset, pulled as a consumer does."""
+    """Every message of the topic by queue and offset, pulled as a consumer does, from each queue's first."""
     found: dict[tuple[int, int], Record] = {}
     async with await Peer.connect(address) as peer:
         for queue_id in range(QUEUES):
@@ -144,6 +173,7 @@ async def read_back(address: str) -> dict[tuple[int, int], Record]:
                     SEND_TIMEOUT_S,
                 )
                 assert reply.fields is not None
+                offset = max(offset, int(reply.fields["minOffset"]))  # what was before has left the store
                 for record in iter_records(reply.body):
                     assert record.queue_offset == offset, f"queue {queue_id} skips from {offset}"
                     found[queue_id, offset] = record

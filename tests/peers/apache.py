@@ -146,11 +146,18 @@ class ApacheCluster:
         addresses = [broker["brokerAddrs"].get("0") for broker in route["brokerDatas"]] if route else []
         return self.broker in addresses and _answers(self._broker_process, self.broker)
 
+    def kill9(self) -> None:
+        """The broker's crash; the name server goes on."""
+        assert self._broker_process is not None, "not started"
+        self._broker_process.kill()
+
     def stop(self) -> None:
         """SIGTERM, broker first, so that it unregisters and closes its store."""
         for process in (self._broker_process, self._namesrv_process):
             if process is not None and process.alive:
                 process.terminate(timeout_s=60.0)
+            elif process is not None:
+                process.wait(1.0)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -15,14 +15,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+QUERY_MESSAGE = 12
 QUERY_CONSUMER_OFFSET = 14
+UPDATE_CONSUMER_OFFSET = 15
 UPDATE_AND_CREATE_TOPIC = 17
+SEARCH_OFFSET_BY_TIMESTAMP = 29
 GET_MAX_OFFSET = 30
 GET_MIN_OFFSET = 31
 GET_CONSUMER_LIST_BY_GROUP = 38
 GET_ROUTE_BY_TOPIC = 105
 
 SUCCESS = 0
+QUERY_NOT_FOUND = 22
 _opaque = itertools.count(1)
 
 
@@ -115,10 +119,23 @@ def max_offsets(broker: str, topic: str, queues: int) -> list[int]:
     return [int(call(broker, GET_MAX_OFFSET, fields).fields["offset"]) for fields in asked]
 
 
-def committed_offsets(broker: str, topic: str, group: str, queues: int) -> list[int]:
-    """The group's next offset to read in each queue."""
-    asked = ({"consumerGroup": group, "topic": topic, "queueId": queue} for queue in range(queues))
-    return [int(call(broker, QUERY_CONSUMER_OFFSET, fields).fields["offset"]) for fields in asked]
+def committed_offsets(
+    broker: str, topic: str, group: str, queues: int, *, default: int | None = None
+) -> list[int]:
+    """The group's next offset to read in each queue; `default` where it has committed none."""
+    offsets = []
+    for queue in range(queues):
+        fields = {"consumerGroup": group, "topic": topic, "queueId": queue, "setZeroIfNotFound": False}
+        if default is None:
+            del fields["setZeroIfNotFound"]
+        answer = ask(broker, QUERY_CONSUMER_OFFSET, fields)
+        if answer.code == QUERY_NOT_FOUND and default is not None:
+            offsets.append(default)
+        elif answer.code != SUCCESS:
+            raise Refused(f"offset of {group} in {topic}/{queue} at {broker}: code {answer.code}")
+        else:
+            offsets.append(int(answer.fields["offset"]))
+    return offsets
 
 
 def consumer_ids(broker: str, group: str) -> list[str]:

@@ -48,6 +48,11 @@ log = logging.getLogger("hotfire.broker")
 
 EXPIRE_PERIOD_MS = 10_000
 RECHECK_PERIOD_MS = 5_000
+STILL_EMPTY: dict[str, dict[str, Any]] = {
+    "delayOffset.json": {"offsetTable": {}},
+    "consumerFilter.json": {"filterDataByTopic": {}},
+}
+"""Tables of what is not served yet. One that another broker has filled stays as it is."""
 
 
 class Broker(Heart):
@@ -88,6 +93,10 @@ class Broker(Heart):
         self.offsets.load()
         for topic in self.topics:
             self.fast.topic_changed(topic)
+        for name, empty in STILL_EMPTY.items():  # the reference's broker expects to find them
+            table = store.table(name)
+            if table.load() is None:
+                table.save(empty)
 
     # --- what the server calls ---
 
@@ -171,6 +180,7 @@ class Broker(Heart):
         if now_ms - self._saved_offsets_ms >= self.config.flush_consumer_offset_interval:
             self._saved_offsets_ms = now_ms
             self.offsets.save_beside(now_ms)
+            self.groups.save_owed()
         if self.store.journal.pending:
             self.wants_turn = True
 
@@ -190,6 +200,7 @@ class Broker(Heart):
 
     def close(self, now_ms: int) -> None:
         """Write the tables and close the store. Replies still waiting are sent as their turns complete."""
+        self.groups.save_owed()
         try:
             self.offsets.save(now_ms)
         except OSError as error:  # messages matter more: the log is closed properly all the same

@@ -5,7 +5,10 @@ Who is alive in a group is `clients`' affair.
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
 from hotfire import model
 from hotfire.broker.config import BrokerConfig
@@ -15,6 +18,8 @@ from hotfire.protocol import bodies
 from hotfire.protocol.bodies import from_json, to_json
 from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.store.tables import Table
+
+log = logging.getLogger("hotfire.broker")
 
 _GROUP_TABLE = bodies.table(bodies.text, bodies.nested(SubscriptionGroup))
 
@@ -26,6 +31,7 @@ class Groups:
         self._config = config
         self._table = table
         self._groups: dict[str, SubscriptionGroup] = {}
+        self._is_owing = False
         self._spelled: dict[str, str] = {}
         self._forbidden: object = {}
         """What groups may not read of topics: Apache's, kept as it is until it is served."""
@@ -74,21 +80,41 @@ class Groups:
         return group
 
     def _put(self, names: list[str], now_ms: int) -> None:
-        """Make these groups: on disk first, so that what could not be kept does not exist."""
+        """Make these groups, on disk first.
+
+        A full disk keeps no one from reading: these groups hold defaults only and are written when it has
+        room.
+        """
         if not names:
             return
         made = {name: SubscriptionGroup(name) for name in names}
         version, more = self._version.next(now_ms), _spelled(made.values())
+        try:
+            self._save(version, {**self._spelled, **more})
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("groups are not on disk reason=%s groups=%s", error.strerror, ",".join(names)[:500])
+            self._is_owing = True
+        self._version = version
+        self._groups.update(made)
+        self._spelled.update(more)
+
+    def save_owed(self) -> None:
+        """Write what a full disk did not take."""
+        if self._is_owing:
+            with suppress(OSError):  # still full; said when it began
+                self._save(self._version, self._spelled)
+
+    def _save(self, version: DataVersion, spelled: dict[str, str]) -> None:
         self._table.save(
             {
                 "dataVersion": to_json(version),
                 "forbiddenTable": self._forbidden,
-                "subscriptionGroupTable": {**self._spelled, **more},
+                "subscriptionGroupTable": dict(spelled),
             }
         )
-        self._version = version
-        self._groups.update(made)
-        self._spelled.update(more)
+        self._is_owing = False
 
 
 def _spelled(groups: Iterable[SubscriptionGroup]) -> dict[str, str]:

@@ -102,4 +102,6 @@ def _unusable(config: BrokerConfig, error: OSError) -> StoreError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreError(f"{problem}; check the directory's owner and permissions, or choose another")
+    if error.errno == errno.EIO:
+        return StoreError(f"{problem}; the disk failed: look at the system's log, repair or replace it")
     return StoreError(f"{problem}; choose another directory")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Lane,
         Queue,
         Reader,
+        derive_records,
         encode_record,
         java_hash,
         read_frame,
@@ -55,14 +56,15 @@ elif _module is not None:
     KeyIndex = _module.KeyIndex
     Journal, Queue, Reader, Lane = _module.Journal, _module.Queue, _module.Reader, _module.Lane
     scan_records, encode_record = _module.scan_records, _module.encode_record
+    derive_records = _module.derive_records
     read_frame, java_hash, sync_map = _module.read_frame, _module.java_hash, _module.sync_map
 else:
     KeyIndex = plain.KeyIndex
     Journal, Queue, Reader, Lane = plain.Journal, plain.Queue, plain.Reader, None
-    scan_records = encode_record = read_frame = java_hash = None
+    scan_records = derive_records = encode_record = read_frame = java_hash = None
     sync_map = plain.sync_map
 
 __all__ = [
     "COMPILED", "WHY_PLAIN", "Journal", "KeyIndex", "Lane", "Queue", "Reader",
-    "encode_record", "java_hash", "read_frame", "scan_records", "sync_map",
+    "derive_records", "encode_record", "java_hash", "read_frame", "scan_records", "sync_map",
 ]  # fmt: skip

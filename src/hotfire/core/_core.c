@@ -73,30 +73,44 @@ out:
     return result;
 }
 
-/* encode_record(...): the compiled twin of protocol.record.encode_record, for comparing the two */
-static PyObject *py_encode_record(PyObject *module, PyObject *args, PyObject *kwargs) {
+static int read_bytes(PyObject *value, hf_slice *out) {
+    char *p;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(value, &p, &size)) return 0;
+    *out = (hf_slice){(const uint8_t *)p, (uint32_t)size};
+    return 1;
+}
+
+static int read_int32(PyObject *value, int32_t *out) {
+    long v = PyLong_AsLong(value);
+    if (v == -1 && PyErr_Occurred()) return 0;
+    if (v < INT32_MIN || v > INT32_MAX) { PyErr_SetString(PyExc_OverflowError, "more than 32 bits"); return 0; }
+    *out = (int32_t)v;
+    return 1;
+}
+
+static int read_int64(PyObject *value, int64_t *out) {
+    *out = PyLong_AsLongLong(value);
+    return *out != -1 || !PyErr_Occurred();
+}
+
+/* encode_record(topic, body, properties, suffix, born_host, store_host, queue_id, flag, sys_flag, reconsume_times, queue_offset,
+   physical_offset, born_timestamp, store_timestamp, prepared_offset, append_crc): protocol.record.encode_record, compiled */
+static PyObject *py_encode_record(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    static char *names[] = {"topic", "body", "properties", "suffix", "born_host", "store_host", "queue_id", "flag", "sys_flag",
-                            "reconsume_times", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
-                            "prepared_offset", "append_crc", NULL};
-    Py_buffer topic, body, properties, suffix, born, stored;
     hf_record r = {0};
-    long long queue_offset, physical, born_at, stored_at, prepared;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*y*y*y*y*y*iiiiLLLLLp", names, &topic, &body, &properties, &suffix, &born, &stored,
-                                     &r.queue_id, &r.flag, &r.sys_flag, &r.reconsume_times, &queue_offset, &physical, &born_at,
-                                     &stored_at, &prepared, &r.append_crc)) return NULL;
-#define SLICE(b) ((hf_slice){b.buf, (uint32_t)b.len})
-    r.topic = SLICE(topic); r.body = SLICE(body); r.properties = SLICE(properties); r.suffix = SLICE(suffix);
-    r.born_host = SLICE(born); r.store_host = SLICE(stored);
-#undef SLICE
-    r.queue_offset = queue_offset; r.physical_offset = physical; r.born_timestamp = born_at;
-    r.store_timestamp = stored_at; r.prepared_offset = prepared;
-    PyObject *out = NULL;
+    if (count != 16) return PyErr_Format(PyExc_TypeError, "encode_record: 16 arguments, %zd given", count);
+    hf_slice *const bytes[] = {&r.topic, &r.body, &r.properties, &r.suffix, &r.born_host, &r.store_host};
+    int32_t *const small[] = {&r.queue_id, &r.flag, &r.sys_flag, &r.reconsume_times};
+    int64_t *const large[] = {&r.queue_offset, &r.physical_offset, &r.born_timestamp, &r.store_timestamp, &r.prepared_offset};
+    for (int i = 0; i < 6; i++) if (!read_bytes(args[i], bytes[i])) return NULL;
+    for (int i = 0; i < 4; i++) if (!read_int32(args[6 + i], small[i])) return NULL;
+    for (int i = 0; i < 5; i++) if (!read_int64(args[10 + i], large[i])) return NULL;
+    if ((r.append_crc = PyObject_IsTrue(args[15])) < 0) return NULL;
     size_t size = hf_record_size(&r);
-    if (!size) PyErr_SetString(PyExc_ValueError, "properties over 32767 bytes or topic over 255");
-    else if ((out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size))) hf_record_write(&r, size, (uint8_t *)PyBytes_AS_STRING(out));
-    PyBuffer_Release(&topic); PyBuffer_Release(&body); PyBuffer_Release(&properties);
-    PyBuffer_Release(&suffix); PyBuffer_Release(&born); PyBuffer_Release(&stored);
+    if (!size) return PyErr_Format(PyExc_ValueError, "properties over 32767 bytes or topic over 255");
+    PyObject *out = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (out) hf_record_write(&r, size, (uint8_t *)PyBytes_AS_STRING(out));
     return out;
 }
 
@@ -123,8 +137,9 @@ static PyMethodDef functions[] = {
     {"java_hash", py_java_hash, METH_VARARGS, "java_hash(utf8) -> signed 32-bit hash of the string"},
     {"key_hash", py_key_hash, METH_VARARGS, "key_hash(topic, key) -> what the key index files it under"},
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
-    {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_VARARGS | METH_KEYWORDS, "One stored record."},
-    {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from) -> (entries, consumed, reason)"},
+    {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_FASTCALL, "One stored record."},
+    {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from, count_max) -> (entries, consumed, reason)"},
+    {"derive_records", hf_derive_records, METH_VARARGS, "derive_records(buffer, base, summed_from, last_timestamp, queues, index) -> (records, consumed, last_timestamp)"},
     {"sync_map", py_sync_map, METH_VARARGS, "sync_map(mapped, start, size)"},
     {NULL}};
 

@@ -149,7 +149,17 @@ def encode_record(
     store_timestamp: int,
     prepared_offset: int,
     append_crc: bool,
+    /,
 ) -> bytes: ...
 def scan_records(
-    buffer: Any, base: int, verify: bool, summed_from: int = ..., /
+    buffer: Any, base: int, verify: bool, summed_from: int = ..., count_max: int = ..., /
 ) -> tuple[list[tuple[int, int, bytes, int, int, int, int, int, tuple[int, ...]]], int, str]: ...
+def derive_records(
+    buffer: Any,
+    base: int,
+    summed_from: int,
+    last_timestamp: int,
+    queues: dict[bytes, Queue],
+    index: KeyIndex | None,
+    /,
+) -> tuple[int, int, int]: ...

@@ -5,6 +5,7 @@
 #define MAGIC_V2 0xDAA320ABu
 #define MAGIC_BLANK 0xCBD43194u
 #define PROPERTIES_MAX 32767
+#define KEYS_FEW 32
 #define FIXED_BYTES 72 /* everything but hosts, body, topic and properties, with their lengths counted apart */
 
 static int needs_separator(const hf_record *r) {
@@ -56,14 +57,7 @@ void hf_record_write(const hf_record *r, size_t size, uint8_t *out) {
 }
 
 /* ---- scan ---- */
-typedef struct {
-    int64_t physical, queue_offset, store_timestamp;
-    uint32_t size;
-    int32_t queue_id, sys_flag;
-    hf_slice topic, properties;
-} scanned;
-
-static int64_t tags_code(hf_slice properties) {
+int64_t hf_tags_code(hf_slice properties) {
     const uint8_t *p = properties.p, *end = p + properties.size;
     int64_t code = 0;
     while (p < end) {
@@ -85,8 +79,7 @@ static int appended_crc_ok(const uint8_t *record, uint32_t size, hf_slice proper
     return 1;
 }
 
-/* NULL when the bytes at p are a whole, sound record; else the reason. `available` may be short: "partial". */
-static const char *scan_one(const uint8_t *p, size_t available, int verify, int64_t summed_from, scanned *out) {
+const char *hf_scan_one(const uint8_t *p, size_t available, int verify, int64_t summed_from, hf_scanned *out) {
     if (available < 8) return "partial";
     uint32_t size = get32(p), magic = get32(p + 4);
     if (magic == MAGIC_BLANK) { out->size = size; return size < HF_BLANK_BYTES ? "blank size" : "blank"; }
@@ -130,21 +123,13 @@ static const char *scan_one(const uint8_t *p, size_t available, int verify, int6
 }
 
 int hf_record_sound(const uint8_t *p, const hf_piece *piece, hf_slice topic, int32_t queue_id, int64_t summed_from) {
-    scanned s;
-    if (scan_one(p, (size_t)piece->size, 1, summed_from, &s)) return 0;
+    hf_scanned s;
+    if (hf_scan_one(p, (size_t)piece->size, 1, summed_from, &s)) return 0;
     if (s.size != (uint32_t)piece->size || s.physical != piece->physical || s.queue_offset != piece->index) return 0;
     return s.queue_id == queue_id && s.topic.size == topic.size && !memcmp(s.topic.p, topic.p, topic.size);
 }
 
-static int add_hash(PyObject *list, uint32_t value) {
-    PyObject *hash = PyLong_FromUnsignedLong(value);
-    int ok = hash && !PyList_Append(list, hash);
-    Py_XDECREF(hash);
-    return ok;
-}
-
-/* Hashes of the unique key, of every word of the keys and of the tag, as the index files them. */
-static PyObject *key_hashes(hf_slice topic, hf_slice properties) {
+int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room) {
     hf_slice unique = {NULL, 0}, keys = {NULL, 0}, tags = {NULL, 0};
     const uint8_t *p = properties.p, *end = p + properties.size;
     while (p < end) {
@@ -155,43 +140,60 @@ static PyObject *key_hashes(hf_slice topic, hf_slice properties) {
         else if (stop - p > 5 && !memcmp(p, "TAGS\x01", 5)) tags = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
         p = stop + 1;
     }
-    PyObject *list = PyList_New(0);
-    if (list && unique.size && !add_hash(list, hf_key_hash(topic, HF_KEY, unique))) Py_CLEAR(list);
-    for (p = keys.p, end = p + keys.size; list && p < end;) {
+    int count = 0;
+    if (unique.size && count++ < room) out[count - 1] = hf_key_hash(topic, HF_KEY, unique);
+    for (p = keys.p, end = p + keys.size; p < end;) {
         const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
         if (!stop) stop = end;
-        if (stop > p && !add_hash(list, hf_key_hash(topic, HF_KEY, (hf_slice){p, (uint32_t)(stop - p)}))) Py_CLEAR(list);
+        if (stop > p && count++ < room) out[count - 1] = hf_key_hash(topic, HF_KEY, (hf_slice){p, (uint32_t)(stop - p)});
         p = stop + 1;
     }
-    if (list && !hf_blank(tags) && !add_hash(list, hf_key_hash(topic, HF_TAG, tags))) Py_CLEAR(list);
-    PyObject *hashes = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return hashes;
+    if (!hf_blank(tags) && count++ < room) out[count - 1] = hf_key_hash(topic, HF_TAG, tags);
+    return count;
 }
 
-/* scan_records(buffer, base, verify, summed_from = never) -> (entries, consumed, reason)
+static PyObject *key_hashes(hf_slice topic, hf_slice properties) {
+    uint32_t few[KEYS_FEW], *hashes = few;
+    int count = hf_record_keys(topic, properties, few, KEYS_FEW);
+    if (count > KEYS_FEW) {
+        if (!(hashes = PyMem_Malloc((size_t)count * sizeof *hashes))) return PyErr_NoMemory();
+        hf_record_keys(topic, properties, hashes, count);
+    }
+    PyObject *tuple = PyTuple_New(count);
+    for (int i = 0; tuple && i < count; i++) {
+        PyObject *hash = PyLong_FromUnsignedLong(hashes[i]);
+        if (!hash) Py_CLEAR(tuple);
+        else PyTuple_SET_ITEM(tuple, i, hash);
+    }
+    if (hashes != few) PyMem_Free(hashes);
+    return tuple;
+}
+
+/* scan_records(buffer, base, verify, summed_from = never, count_max = all) -> (entries, consumed, reason)
    Records at or behind log offset summed_from must end in their checksum.
    entries: (physical, size, topic, queue_id, queue_offset, tags_code, store_timestamp, sys_flag, key_hashes)
    in log order.
-   reason: why it stopped before the buffer's end ("partial", "blank", "end", or what is wrong). */
+   reason: why it stopped before the buffer's end ("partial", "blank", "end", "enough", or what is wrong). */
 PyObject *hf_scan_records(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer view;
     long long base, summed_from = INT64_MAX;
     int verify;
-    if (!PyArg_ParseTuple(args, "y*Lp|L", &view, &base, &verify, &summed_from)) return NULL;
+    Py_ssize_t count_max = PY_SSIZE_T_MAX;
+    if (!PyArg_ParseTuple(args, "y*Lp|Ln", &view, &base, &verify, &summed_from, &count_max)) return NULL;
     PyObject *entries = PyList_New(0);
     const uint8_t *p = view.buf;
     size_t at = 0, size = (size_t)view.len;
     const char *reason = "partial";
     while (entries) {
-        scanned s;
-        reason = scan_one(p + at, size - at, verify, summed_from, &s);
+        hf_scanned s;
+        if (PyList_GET_SIZE(entries) >= count_max) { reason = "enough"; break; }
+        reason = hf_scan_one(p + at, size - at, verify, summed_from, &s);
         if (reason) break;
         if (s.physical != base + (int64_t)at) { reason = "physical offset"; break; }
         PyObject *entry = Py_BuildValue("(LIy#iLLLiN)", (long long)s.physical, s.size, (const char *)s.topic.p,
                                         (Py_ssize_t)s.topic.size, s.queue_id, (long long)s.queue_offset,
-                                        (long long)tags_code(s.properties), (long long)s.store_timestamp, s.sys_flag, key_hashes(s.topic, s.properties));
+                                        (long long)hf_tags_code(s.properties), (long long)s.store_timestamp, s.sys_flag, key_hashes(s.topic, s.properties));
         if (!entry || PyList_Append(entries, entry)) { Py_XDECREF(entry); Py_CLEAR(entries); break; }
         Py_DECREF(entry);
         at += s.size;

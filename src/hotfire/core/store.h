@@ -34,6 +34,19 @@ int hf_record_sound(const uint8_t *p, const hf_piece *piece, hf_slice topic, int
 void hf_record_write(const hf_record *r, size_t size, uint8_t *out);
 PyObject *hf_scan_records(PyObject *module, PyObject *args);
 
+typedef struct {
+    int64_t physical, queue_offset, store_timestamp;
+    uint32_t size;
+    int32_t queue_id, sys_flag;
+    hf_slice topic, properties;
+} hf_scanned;
+/* NULL when the bytes at p are a whole, sound record; else the reason. `available` may be short: "partial". */
+const char *hf_scan_one(const uint8_t *p, size_t available, int verify, int64_t summed_from, hf_scanned *out);
+int64_t hf_tags_code(hf_slice properties);
+/* Hashes of the unique key, of every word of the keys and of the tag, as the index files them: how many there are, whatever the room */
+int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room);
+PyObject *hf_derive_records(PyObject *module, PyObject *args);
+
 /* ---- queue ---- */
 typedef struct { int64_t base, count; Py_buffer view; } hf_window;
 typedef struct {

@@ -67,7 +67,7 @@ class ConsumeQueue:
         for base in bases:
             if base != bases[0] and base != end:
                 break  # a file before this one is missing
-            self._open(base, self._file_bytes)
+            self._open(base, self._file_bytes, page_by_page=True)
             count = self._count_while(base, lambda entry: entry[1] > 0 and 0 <= entry[0] < trusted_below)
             if base == bases[0]:
                 queue.min = base + self._count_while(base, lambda entry: entry == FILLER)
@@ -167,7 +167,7 @@ class ConsumeQueue:
             if not self._disk.exists(self.directory):
                 self._disk.make_directory(self.directory)
             self._tail_base = base
-            self._open(base, 0)
+            self._open(base, 0, page_by_page=True)
         self._reserve_tail((index - base + 1) * ENTRY_BYTES)
 
     def _reserve_tail(self, needed: int) -> None:
@@ -275,8 +275,8 @@ class ConsumeQueue:
     def _file(self, base: int) -> str:
         return f"{self.directory}/{base * ENTRY_BYTES:020d}"
 
-    def _open(self, base: int, window_bytes: int) -> None:
-        self._maps[base] = self._disk.map(self._file(base), self._file_bytes)
+    def _open(self, base: int, window_bytes: int, *, page_by_page: bool = False) -> None:
+        self._maps[base] = self._disk.map(self._file(base), self._file_bytes, page_by_page=page_by_page)
         self.entries.attach(base, memoryview(self._maps[base])[:window_bytes])
 
     def _shut(self, base: int) -> None:

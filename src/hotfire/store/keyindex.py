@@ -47,6 +47,11 @@ class KeyIndexes:
     def _last(self) -> core.KeyIndex:
         return next(reversed(self._files.values()))[1]
 
+    @property
+    def newest(self) -> core.KeyIndex | None:
+        """The file being filled; None before the first key."""
+        return self._last if self._files else None
+
     # --- start-up ---
 
     def load(self, trusted_below: int, *, was_unclean: bool) -> None:
@@ -118,7 +123,7 @@ class KeyIndexes:
         while self._disk.exists(f"{ROOT}/{file_name(timestamp)}"):
             timestamp += 1
         before = next(reversed(self._files.items()), None)
-        self._open(file_name(timestamp))
+        self._make(file_name(timestamp))
         self._synced = 0
         if before is not None:
             name, (_, index) = before
@@ -130,6 +135,17 @@ class KeyIndexes:
         count = min(self._entries, last.next + RESERVE_STEP_ENTRIES)
         self._disk.reserve(f"{ROOT}/{name}", self._entries_at + count * ENTRY_BYTES)
         last.reserved = count
+
+    def _make(self, name: str) -> None:
+        """A new file. Blocks come before the first look into it: on a full disk that would be the last."""
+        mapped = self._disk.map(f"{ROOT}/{name}", self.file_bytes)
+        try:
+            self._disk.reserve(f"{ROOT}/{name}", self._entries_at + ENTRY_BYTES)
+        except OSError:
+            mapped.close()
+            self._disk.remove(f"{ROOT}/{name}")
+            raise
+        self._files[name] = mapped, core.KeyIndex(mapped, self._slots, self._entries, 0)
 
     def _open(self, name: str) -> core.KeyIndex:
         mapped = self._disk.map(f"{ROOT}/{name}", self.file_bytes)

@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hotfire.errors import StoreCorrupt
-from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import Checkpoint, CheckpointFile
 from hotfire.store.commitlog import ROOT as LOG_ROOT
@@ -31,10 +29,11 @@ from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.consumequeue import ConsumeQueue
+from hotfire.store.deriving import Deriving, OpenQueue
 from hotfire.store.disk import Disk
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.queueext import ROOT as EXT_ROOT
-from hotfire.store.scan import Scanned, scan_records
+from hotfire.store.scan import scan_records
 
 WINDOW_BYTES = 16 << 20
 """Larger than any record, so that a record cut by the window's end is whole in the next one."""
@@ -43,7 +42,6 @@ TURNS_UNDER_WAY_MAX = 2
 """One being written, one being filled: what a crash may leave in pieces."""
 MAGIC_AT, PHYSICAL_AT, MAGIC_REACH_BYTES = 4, 28, 36
 BATCH_QUEUE_ROOT = "batchconsumequeue"
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 
 log = logging.getLogger("hotfire.store")
@@ -58,9 +56,6 @@ class Recovered:
     last_timestamp: int = 0
     damage: list[tuple[int, int]] = field(default_factory=list)
     """Stretches of the log that hold no sound record, from and to."""
-
-
-OpenQueue = Callable[[str, int], ConsumeQueue]
 
 
 def recover(
@@ -92,12 +87,8 @@ def recover(
     found = Recovered(end=start)
     walk = _Walk(disk, config, commitlog, checkpoint, was_unclean=was_unclean)
     batch_topics = set(disk.names(BATCH_QUEUE_ROOT))
-
-    def derive(entry: Scanned) -> None:
-        key = entry.topic.decode(), entry.queue_id
-        _derive(entry, key, queues, open_queue, index, config.delays_ms, batch_topics, stale)
-
-    reason = walk.scan(found, derive)
+    deriving = Deriving(queues, open_queue, index, config.delays_ms, batch_topics, stale)
+    reason = walk.scan(found, deriving)
     found.last_timestamp = max(found.last_timestamp, checkpoint.log_timestamp)
     # closed by us at this very end: everything behind it is as we left it, and we left zeros
     is_clean = not was_unclean and start == found.end == checkpoint.derived == checkpoint.durable
@@ -212,10 +203,10 @@ class _Walk:
         self._checkpoint = checkpoint
         self._was_unclean = was_unclean
 
-    def scan(self, found: Recovered, derive: Callable[[Scanned], None]) -> str:
+    def scan(self, found: Recovered, deriving: Deriving) -> str:
         """Walk on from `found.end` to the log's end, over what is damaged; why it is the end."""
         while True:
-            reason = self._run(found, derive)
+            reason = self._run(found, deriving)
             resume = self._behind_damage(found)
             if resume is None:
                 return reason
@@ -278,12 +269,12 @@ class _Walk:
                 return physical
         return None
 
-    def _run(self, found: Recovered, derive: Callable[[Scanned], None]) -> str:
+    def _run(self, found: Recovered, deriving: Deriving) -> str:
         """Walk on from `found.end` while records are sound; why it ended.
 
         Leaves the end and the newest store time in `found`.
         """
-        size, summed_from = self._config.segment_bytes, self._checkpoint.summed_from
+        size = self._config.segment_bytes
         for start, fd in self._log.segments.items():
             segment_end = start + size
             if segment_end <= found.end:
@@ -291,14 +282,7 @@ class _Walk:
             reason, window_bytes = "partial", WINDOW_BYTES
             while found.end < segment_end:
                 window = self._disk.read(fd, min(window_bytes, segment_end - found.end), found.end - start)
-                entries, consumed, reason = scan_records(window, found.end, True, summed_from)
-                for entry in entries:
-                    if entry.store_timestamp < found.last_timestamp and entry.physical >= summed_from:
-                        return "store time"  # a record of an earlier life of these bytes
-                    found.last_timestamp = max(found.last_timestamp, entry.store_timestamp)
-                    derive(entry)
-                    found.records += 1
-                    found.end = entry.physical + entry.size
+                consumed, reason = self._window(found, window, deriving)
                 if reason == "partial" and not consumed and len(window) < segment_end - found.end:
                     window_bytes *= 2  # a record larger than any we would write
                 elif reason != "partial" or not consumed:
@@ -308,36 +292,32 @@ class _Walk:
             found.end = segment_end
         return "end"
 
+    def _window(self, found: Recovered, window: bytes, deriving: Deriving) -> tuple[int, str]:
+        """Walk over the bytes at `found.end`: how many of them are sound records, why it ended.
 
-def _derive(
-    entry: Scanned,
-    key: tuple[str, int],
-    queues: dict[tuple[str, int], ConsumeQueue],
-    open_queue: OpenQueue,
-    index: KeyIndexes | None,
-    delays_ms: tuple[int, ...],
-    batch_topics: set[str],
-    stale: set[tuple[str, int]],
-) -> None:
-    kind = entry.sys_flag & SysFlag.TRANSACTION_MASK
-    if index is not None and kind != SysFlag.TRANSACTION_ROLLBACK:
-        for hash_ in entry.key_hashes:
-            index.put(hash_, entry.physical, entry.store_timestamp)
-    if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
-        return  # they never get a queue entry
-    if entry.sys_flag & SysFlag.INNER_BATCH or key[0] in batch_topics:
-        return  # these lie in queues of another kind, which stay as they are
-    queue = queues.get(key)
-    if queue is None:
-        queue = queues[key] = open_queue(*key)
-    if key in stale:
-        stale.remove(key)
-        queue.begin_at(entry.queue_offset)
-    if entry.queue_offset >= queue.entries.max:
-        tags = entry.tags
-        if entry.topic == SCHEDULE_TOPIC:  # parked until then: a queue for each level
-            tags = entry.store_timestamp + delays_ms[min(entry.queue_id, len(delays_ms) - 1)]
-        queue.put(entry.queue_offset, entry.physical, entry.size, tags, entry.store_timestamp)
+        Ordinary records are derived many at a time. One that is not goes the long way, alone; with others
+        of its kind behind it, ever more of them together.
+        """
+        view, at, step, summed_from = memoryview(window), 0, 1, self._checkpoint.summed_from
+        while True:
+            many, done, found.last_timestamp = deriving.many(
+                view[at:], found.end, found.last_timestamp, summed_from
+            )
+            found.records += many
+            found.end += done
+            at += done
+            step = 1 if done else step * 2
+            entries, consumed, reason = scan_records(view[at:], found.end, True, summed_from, step)
+            for entry in entries:
+                if entry.store_timestamp < found.last_timestamp and entry.physical >= summed_from:
+                    return at, "store time"  # a record of an earlier life of these bytes
+                found.last_timestamp = max(found.last_timestamp, entry.store_timestamp)
+                deriving.one(entry)
+                found.records += 1
+                found.end = entry.physical + entry.size
+            at += consumed
+            if reason != "enough":
+                return at, reason
 
 
 def _cut(disk: Disk, config: StoreConfig, commitlog: CommitLog, end: int) -> int:

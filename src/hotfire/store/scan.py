@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from typing import NamedTuple
 
 from hotfire import core
@@ -27,6 +28,7 @@ from hotfire.protocol.record import (
 _SIZE_AND_MAGIC = struct.Struct(">II")
 NEVER = (1 << 63) - 1
 """Log offset behind every record: none needs to end in its checksum."""
+COUNT_ALL = sys.maxsize
 
 
 class Scanned(NamedTuple):
@@ -44,27 +46,29 @@ class Scanned(NamedTuple):
 
 
 def scan_records(
-    buffer: Buffer, base: int, verify: bool, summed_from: int = NEVER
+    buffer: Buffer, base: int, verify: bool, summed_from: int = NEVER, count_max: int = COUNT_ALL
 ) -> tuple[list[Scanned], int, str]:
     """Records from the start of `buffer`, which lies at log offset `base`; bytes they take; why it stopped.
 
     Records at or behind log offset `summed_from` are known to have been written with a checksum over all of
     them: one that lacks it was torn. The reason: "partial" (the buffer ends), "blank" (rest of the segment
-    unused), "end" (zeros) or the fault.
+    unused), "end" (zeros), "enough" (`count_max` of them) or the fault.
     """
     if not core.COMPILED:
-        return scan_records_plain(buffer, base, verify, summed_from)
-    entries, consumed, reason = core.scan_records(buffer, base, verify, summed_from)
+        return scan_records_plain(buffer, base, verify, summed_from, count_max)
+    entries, consumed, reason = core.scan_records(buffer, base, verify, summed_from, count_max)
     return [Scanned._make(entry) for entry in entries], consumed, reason
 
 
 def scan_records_plain(
-    buffer: Buffer, base: int, verify: bool, summed_from: int = NEVER
+    buffer: Buffer, base: int, verify: bool, summed_from: int = NEVER, count_max: int = COUNT_ALL
 ) -> tuple[list[Scanned], int, str]:
     view = memoryview(buffer)
     entries: list[Scanned] = []
     at = 0
     while True:
+        if len(entries) >= count_max:
+            return entries, at, "enough"
         if len(view) - at < _SIZE_AND_MAGIC.size:
             return entries, at, "partial"
         size, magic = _SIZE_AND_MAGIC.unpack_from(view, at)

@@ -137,7 +137,9 @@ class Store:
             if self.journal.stalled and not self.journal.retry():
                 break
             self.submit()
-            _wait(self.journal.fileno())
+            if not _wait(self.journal.fileno()):
+                self.fail(f"the disk has not taken the last turn within {WAIT_MS_MAX} ms")
+                break
             with suppress(StoreReadOnly):  # then `fault` ends this, and `abort` stays
                 self.complete()
         if self.fault is None:
@@ -253,7 +255,8 @@ class Store:
             raise
         except OSError as error:
             raise StoreFull(
-                f"no room for the log: {error.strerror}; free some space below {self._disk.root}"
+                f"no room for the log: {error.strerror}: {self._disk.used_ratio():.1%} used, "
+                f"{self._disk.free_bytes()} bytes free; free some space below {self._disk.root}"
             ) from None
 
     @property
@@ -460,7 +463,7 @@ class Store:
         return queue
 
 
-def _wait(fd: int) -> None:
+def _wait(fd: int) -> bool:
     poll = select.poll()  # select() takes no descriptor above 1023
     poll.register(fd, select.POLLIN)
-    poll.poll(WAIT_MS_MAX)
+    return bool(poll.poll(WAIT_MS_MAX))

@@ -24,12 +24,15 @@ class Gate:
     """Holds the flusher before its writes or before its syncs until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.full = False
+        self.is_open = False
         self._held: list[Callable[[], None]] = []
         monkeypatch.setattr(Disk, "journal", lambda disk, end, size: Held(self, end, size))
 
     def hold(self, work: Callable[[], None]) -> None:
-        self._held.append(work)
+        if self.is_open:
+            work()
+        else:
+            self._held.append(work)
 
     def open(self) -> None:
         held, self._held = self._held, []
@@ -44,28 +47,20 @@ class Held(plain.Journal):
         self._gate = gate
         super().__init__(end, size)
 
-    def submit(self, how: int) -> bool:
-        jobs, waiting = self._jobs, []
-
-        class Later:
-            def put(self, job: Any) -> None:
-                waiting.append(job)
-
-        self._jobs = Later()  # type: ignore[assignment]
-        handed = super().submit(how)
-        self._jobs = jobs
-        for job in waiting:
-            self._gate.hold(lambda job=job: jobs.put(job))  # type: ignore[misc]
-        return handed
+    def _hand_over(self, turn: plain.Turn) -> None:
+        self._gate.hold(lambda: super(Held, self)._hand_over(turn))
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.is_open = True  # whoever closes a store waits for its last turn
+    gate.open()
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
+def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Make]:
     made: list[Harness] = []
 
     def one(**settings: Any) -> Harness:
@@ -73,6 +68,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
         return made[-1]
 
     yield one
+    if "gate" in request.fixturenames:
+        gate = request.getfixturevalue("gate")
+        gate.is_open = True
+        gate.open()
     for heart in made:
         heart.close()
 

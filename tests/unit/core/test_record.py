@@ -32,22 +32,22 @@ PLAIN = Record("topic", 3, b"body", 1, HERE, 2, HERE, b"a\x01b\x02", queue_offse
 
 def encode_compiled(record: Record, *, append_crc: bool, suffix: bytes = b"") -> bytes:
     return compiled.encode_record(
-        topic=record.topic.encode(),
-        body=record.body,
-        properties=record.properties,
-        suffix=suffix,
-        born_host=record.born_host.address + record.born_host.port.to_bytes(4, signed=True),
-        store_host=record.store_host.address + record.store_host.port.to_bytes(4, signed=True),
-        queue_id=record.queue_id,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-        queue_offset=record.queue_offset,
-        physical_offset=record.physical_offset,
-        born_timestamp=record.born_timestamp,
-        store_timestamp=record.store_timestamp,
-        prepared_offset=record.prepared_transaction_offset,
-        append_crc=append_crc,
+        record.topic.encode(),
+        record.body,
+        record.properties,
+        suffix,
+        record.born_host.address + record.born_host.port.to_bytes(4, signed=True),
+        record.store_host.address + record.store_host.port.to_bytes(4, signed=True),
+        record.queue_id,
+        record.flag,
+        record.sys_flag,
+        record.reconsume_times,
+        record.queue_offset,
+        record.physical_offset,
+        record.born_timestamp,
+        record.store_timestamp,
+        record.prepared_transaction_offset,
+        append_crc,
     )
 
 

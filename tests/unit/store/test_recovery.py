@@ -11,7 +11,7 @@ import pytest
 
 from hotfire.errors import StoreCorrupt
 from hotfire.protocol.record import Record, SysFlag, decode_record, encode_record
-from hotfire.store import recovery
+from hotfire.store import deriving, recovery
 from hotfire.store.checkpoint import Checkpoint
 from hotfire.store.reading import ReadStatus
 from tests.unit.store.driven import Driven, message, tree
@@ -61,7 +61,7 @@ def test_queues_half_made_are_not_believed(
     driven.store.close()
     before = tree(driven.root, below="consumequeue")
     shutil.rmtree(driven.root / "consumequeue")
-    put, left = recovery._derive, iter(range(25))
+    put, left = deriving.derive, iter(range(25))
 
     def crash_half_way(*arguments: object) -> None:
         if next(left, None) is None:
@@ -69,7 +69,8 @@ def test_queues_half_made_are_not_believed(
         put(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "_derive", crash_half_way)
+        patch.setattr(deriving, "derive", crash_half_way)
+        patch.setattr(deriving.Deriving, "many", lambda *_: (0, 0, 0))
         half = driven.on(driven.root)
         with pytest.raises(KeyboardInterrupt):
             half.open()

@@ -1,0 +1,122 @@
+"""Hotfire serves every message of the stores that Apache's broker left behind, whole, crashed and torn."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotfire.protocol.record import Record, parse_properties, without_crc
+from tests.interop import stores
+from tests.interop.stores import Records, apache, hotfire
+from tests.peers import remoting
+from tests.wire.golden import GOLDEN, unpack_store
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+
+SIZES = {
+    "mappedFileSizeCommitLog": "262144",
+    "mappedFileSizeConsumeQueue": "4000",
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "1000",
+    "maxMessageSize": "200000",
+}
+EXT = {
+    "enableConsumeQueueExt": "true",
+    "enableCalcFilterBitMap": "true",
+    "mappedFileSizeConsumeQueueExt": "65536",
+}
+GROUP = "golden-readers"
+INNER_BATCH = 0x40
+Line = dict[str, Any]
+
+
+def manifest(name: str) -> list[Line]:
+    """Every record Apache's broker has after it opened the store."""
+    if name == "store-torn":
+        return manifest("store-crashed")[:-1]
+    plain = GOLDEN / name / "manifest.jsonl"
+    text = (
+        plain.read_text()
+        if plain.exists()
+        else gzip.decompress((GOLDEN / name / "manifest.jsonl.gz").read_bytes())
+    )
+    return [line for line in map(json.loads, text.splitlines()) if not line.get("blank")]
+
+
+def in_queues(lines: list[Line]) -> dict[tuple[str, int, int], Line]:
+    """By topic, queue and offset; inner batches lie in queues of another kind."""
+    found = {}
+    for line in lines:
+        for entry in line["queueEntries"] or ():
+            topic, queue_id, offset = entry.rsplit("/", 2)
+            if not line["sysFlag"] & INNER_BATCH:
+                found[topic, int(queue_id), int(offset)] = line
+    return found
+
+
+def queues_of(expected: dict[tuple[str, int, int], Line]) -> dict[str, set[int]]:
+    queues: dict[str, set[int]] = defaultdict(set)
+    for topic, queue_id, _ in expected:
+        queues[topic].add(queue_id)
+    return queues
+
+
+def facts(record: Record) -> Line:
+    """The record in the words of the manifest."""
+    return {
+        "physicalOffset": record.physical_offset,
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "sysFlag": record.sys_flag,
+        "flag": record.flag,
+        "bornTimestamp": record.born_timestamp,
+        "storeTimestamp": record.store_timestamp,
+        "reconsumeTimes": record.reconsume_times,
+        "storedBodySha256": hashlib.sha256(record.body).hexdigest(),
+        "properties": parse_properties(without_crc(record.properties)),
+    }
+
+
+def same(records: Records, expected: dict[tuple[str, int, int], Line]) -> None:
+    assert sorted(records) == sorted(expected)
+    for place, line in expected.items():
+        found = facts(records[place])
+        assert found == {name: line[name] for name in found}, place
+
+
+@pytest.mark.parametrize("name", ["store", "store-crashed", "store-torn", "store-ext"])
+def test_each_message_of_a_store_of_apaches_is_served(tmp_path: Path, name: str) -> None:
+    """Every message by pull, as the manifest has it; then Apache's broker serves what Hotfire made of it."""
+    unpack_store(name, tmp_path)
+    store = tmp_path / "store"
+    expected = in_queues(manifest(name))
+    assert len(expected) > 300 or name == "store-ext"
+    ours = hotfire(tmp_path / "hotfire", store, SIZES)
+    with ours:
+        records = stores.read_queues(ours, queues_of(expected), group=GROUP)
+        same(records, expected)
+        wanted = stores.keys_in(records)
+        assert stores.ask_keys(ours, wanted) == wanted
+        remoting.create_topic(ours.broker, "more", 1)
+        stores.await_route(ours, "more", 1)
+        stores.send_contents(ours, "more", range(50))
+        more = stores.read_topic(ours, "more", 1, group=GROUP)
+        assert not stores.contents_differ(more, range(50))
+        assert ours.terminate() == 0
+
+    settings = {**SIZES, **(EXT if name == "store-ext" else {}), "mappedFileSizeTimerLog": "65536"}
+    theirs = apache(tmp_path / "apache", store, {**settings, "mapperFileSizeBatchConsumeQueue": "9200"})
+    with theirs:
+        served = stores.read_queues(theirs, queues_of(expected), group=GROUP)
+        assert served.items() >= records.items()  # it delivers what was delayed, too
+        assert stores.read_topic(theirs, "more", 1, group=GROUP) == more
+        answers = stores.ask_keys(theirs, wanted)
+        lacking = {key: at for key, at in wanted.items() if not set(answers[key]) >= set(at)}
+        assert not lacking, f"{len(lacking)} of {len(wanted)}: {list(lacking.items())[:3]}"
