@@ -80,7 +80,8 @@ class Driven:
 
     def crash_image(self, target: Path) -> Driven:
         """What a killed process leaves: every file as it is now. Not opened yet."""
-        shutil.copytree(self.root, target)
+        being_made = shutil.ignore_patterns("*.new")  # the next segment, which may get its name meanwhile
+        shutil.copytree(self.root, target, ignore=being_made)
         return self.on(target)
 
     # --- append ---
@@ -160,7 +161,8 @@ class Driven:
 
     def log_bytes(self) -> bytes:
         """The whole log, segment after segment."""
-        return b"".join(path.read_bytes() for path in sorted((self.root / "commitlog").iterdir()))
+        segments = (path for path in (self.root / "commitlog").iterdir() if path.name.isdecimal())
+        return b"".join(path.read_bytes() for path in sorted(segments))
 
 
 def ring(fd: int) -> None:
