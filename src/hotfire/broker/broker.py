@@ -21,7 +21,7 @@ from hotfire.broker import access, handlers
 from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused
 from hotfire.broker.clients import Clients
 from hotfire.broker.cold import ColdReads
-from hotfire.broker.config import BrokerConfig
+from hotfire.broker.config import BrokerConfig, BrokerRole
 from hotfire.broker.fastlane import NEXT_FULL, NEXT_MUCH, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
 from hotfire.broker.offsets import Offsets
@@ -72,6 +72,7 @@ class Broker(Heart):
             }
         )
         self.started_ms = now_ms
+        self._is_slave = config.broker_role is BrokerRole.SLAVE
         self.unique_ids = UniqueIds(advertised.address, os.getpid(), now_ms)
         self.topics = Topics(config, store.table("topics.json"))
         self.groups = Groups(config, store.table("subscriptionGroup.json"))
@@ -109,7 +110,7 @@ class Broker(Heart):
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
         at, size, widened_at = 0, len(data), -1
-        lane = self.fast.lane if self.store.is_writeable else None  # handlers refuse for a failed store
+        lane = self.fast.lane if self.store.is_writeable and not self._is_slave else None  # handlers refuse
         while at < size and not connection.is_clogged:
             if lane is not None:
                 consumed, following, waiting, ready, commits = lane.serve(

@@ -161,13 +161,15 @@ class BrokerConfig:
     fast_lane_enable: bool = setting(True, "Serve ordinary sends and pulls by the compiled lane.")
 
     def __post_init__(self) -> None:
+        self._refuse_foreign_store()
+
+    def refuse_replication(self) -> None:
+        """A slave refuses every message; one that copies nothing either is of no use to anyone."""
         if self.broker_role is BrokerRole.SLAVE or self.broker_id:
             raise ConfigError(
                 f"brokerRole={self.broker_role.name} brokerId={self.broker_id}: replication is not served, "
                 "so this broker would hold no copy of anything; start a master, with brokerId=0"
             )
-
-        self._refuse_foreign_store()
 
     def _refuse_foreign_store(self) -> None:
         """A log or queues kept where we do not look would be passed over, and a store begun beside them."""

@@ -39,6 +39,7 @@ class BrokerProgram:
     async def start(self) -> None:
         """Recover the store, listen, register. If it cannot, it raises with nothing left open."""
         config = self.config
+        config.refuse_replication()
         for address in config.name_servers:
             split_address(address)  # a typing error is told now, not as a name server that never answers
         with ExitStack() as undo:

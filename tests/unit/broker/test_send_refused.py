@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from hotfire.broker.config import BrokerRole
 from hotfire.errors import BrokerRefused
 from hotfire.protocol.command import Command
 from hotfire.protocol.record import PROPERTIES_BYTES_MAX, SysFlag
@@ -179,3 +180,64 @@ def test_control_characters_in_properties_are_no_harm(heart: Harness) -> None:
     for text in ("\x00\x01\x02", "\x02" * 50, "A\x01" + "\x03" * 20 + "\x02", properties(X='\n\t"\\')):
         assert heart.ask(send_request(properties=text)).code == 0
     assert len(bodies(heart.pull())) == 4
+
+
+@pytest.mark.promise(36)
+def test_a_slave_takes_nothing(make: Make) -> None:
+    """Code 14 and the reason, in every form of send; nothing is stored."""
+    slave = make(broker_role=BrokerRole.SLAVE, broker_id=1)
+    for v1 in (False, True):
+        reply = slave.ask(send_request(v1=v1))
+        assert reply.code == 14
+        assert "service not available now: broker[broker-a] is a slave" in (reply.remark or "")
+    assert slave.store.end == 0
+
+
+@pytest.mark.promise(36)
+def test_a_store_that_was_shut_down_takes_nothing(heart: Harness) -> None:
+    """Code 14, as the reference's, and the reason; the log is as it was."""
+    assert heart.send(body=b"before").code == 0
+    heart.close()
+    log = (heart.root / "commitlog" / ("0" * 20)).read_bytes()
+    heart.receive(send_request(body=b"after"))
+    reply = heart.connection.take_one()
+    assert (reply.code, reply.remark) == (14, "the store is closed: the broker is stopping")
+    assert (heart.root / "commitlog" / ("0" * 20)).read_bytes() == log
+    heart.open()
+    assert bodies(heart.pull()) == [b"before"]
+
+
+@pytest.mark.promise(36)
+def test_a_store_that_failed_takes_nothing(heart: Harness) -> None:
+    """Code 14 with the fault and what to do; what was stored before is still read."""
+    assert heart.send(body=b"before").code == 0
+    heart.store.fail("sync failed: Input/output error")
+    for v1 in (False, True):
+        code, remark = refused(heart, v1, body=b"after")
+        assert code == 14
+        assert "sync failed: Input/output error; repair the disk and restart the broker" in remark
+    assert bodies(heart.pull()) == [b"before"]
+
+
+@pytest.mark.promise(36)
+def test_a_full_disk_takes_nothing(heart: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above 90 % used: code 14, how full it is and the limit; below it sends go on by themselves."""
+    assert heart.send(body=b"before").code == 0
+    monkeypatch.setattr(heart.disk, "used_ratio", lambda: 0.91)
+    look_at_the_disk(heart)
+    for v1 in (False, True):
+        code, remark = refused(heart, v1, body=b"no")
+        assert code == 14
+        assert "91.0% used" in remark
+        assert "above 90%" in remark
+    monkeypatch.setattr(heart.disk, "used_ratio", lambda: 0.5)
+    look_at_the_disk(heart)
+    assert heart.send(body=b"after").code == 0
+    assert bodies(heart.pull()) == [b"before", b"after"]
+
+
+def look_at_the_disk(heart: Harness) -> None:
+    """A tick at which it is looked how full the disk is: a second later, nothing else under way."""
+    heart.store._flushing.settle(heart.now_ms, wait=True)
+    heart.now_ms += 1000
+    heart.tick()

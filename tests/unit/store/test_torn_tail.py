@@ -66,7 +66,7 @@ def test_a_torn_tail_ends_before_the_first_damaged_record(
             shutil.rmtree(image.root)
 
 
-def write_log(image: Driven, log: bytes) -> None:
+def write_log(image: Driven, log: bytes | bytearray) -> None:
     (segment,) = (image.root / "commitlog").iterdir()
     segment.write_bytes(log)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hotfire import model
 from hotfire.broker.call import Answer, AnswerWhenReadable, Call, Outcome, handles
+from hotfire.broker.config import BrokerRole
 from hotfire.errors import BrokerRefused, LocalProtocolError
 from hotfire.model import TopicConfig
 from hotfire.protocol.codes import ResponseCode
@@ -81,6 +82,11 @@ def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
 def check_send(broker: Broker, request: SendMessage, now_ms: int) -> TopicConfig:
     """The topic to store into, after every check of the reference in its order."""
     config = broker.config
+    if config.broker_role is BrokerRole.SLAVE:
+        raise BrokerRefused(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"service not available now: broker[{config.broker_name}] is a slave, messages go to its master",
+        )
     topic = broker.topics.get(request.topic)
     if not config.broker_permission & model.Perm.WRITE and topic is not None and topic.order:
         raise BrokerRefused(
