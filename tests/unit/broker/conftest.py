@@ -24,7 +24,7 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         monkeypatch.setattr(core, "COMPILED", False)
         for name in ("Journal", "KeyIndex", "Queue", "Reader"):
             monkeypatch.setattr(core, name, getattr(plain, name))
-        for name in ("Lane", "scan_records", "encode_record", "read_frame", "java_hash"):
+        for name in ("Lane", "scan_records", "derive_records", "encode_record", "read_frame", "java_hash"):
             monkeypatch.setattr(core, name, None)
     else:
         assert core.COMPILED, core.WHY_PLAIN
