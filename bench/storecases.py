@@ -92,8 +92,8 @@ def append(root: Path, size: Size) -> Values:
             for name, every in (("served", served), ("one way", one_way)):
                 with _timed(values, name, count):
                     for data in every:
-                        rig.fill(data)
-                        rig.flush()
+                        rig.overlap(data)
+                    rig.flush()
             with _timed(values, "by hand", count):
                 _append_by_hand(rig, size.turns)
             while not rig.store.journal.is_full:

@@ -156,5 +156,5 @@ async def kill_at_removals(lives: Lives) -> int:
 def test_many_more_kills_lose_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], points: Points, kind: str
 ) -> None:
-    """The same at 200 points of each class."""
-    kill_and_report(tmp_path, capsys, points, kind, 200)
+    """The same at 60 points of each class."""
+    kill_and_report(tmp_path, capsys, points, kind, 60)

@@ -145,7 +145,7 @@ class Reading:
     def _leave_what_left(self, consume_queue: ConsumeQueue, offset: int) -> None:
         """A queue whose oldest records have just left the log begins behind them, for all who ask."""
         queue = consume_queue.entries
-        if queue.min <= offset < queue.max:
+        if queue.min <= offset < queue.max and consume_queue.show(offset):
             entry = queue.entry(offset)
             if entry is not None and 0 <= entry[0] < self._log.min_offset:
                 consume_queue.follow(self._log.min_offset)
