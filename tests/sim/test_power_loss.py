@@ -16,6 +16,7 @@ import pytest
 from hotfire import core
 from hotfire.errors import RecordInvalid, StoreCorrupt
 from hotfire.store.config import StoreConfig
+from hotfire.store.disk import Mapped
 from hotfire.store.store import Store
 from hotfire.testing import PowerCut, SimDisk
 from hotfire.testing.inodes import File
@@ -181,6 +182,13 @@ class NoSync(SimDisk):
         pass
 
 
+class NoMapSync(SimDisk):
+    """New keys are called durable and are only in memory."""
+
+    def sync_map(self, mapped: Mapped, start: int, size: int) -> None:
+        pass
+
+
 def fails(broken: type[SimDisk], *, sync_flush: bool) -> bool:
     """Whether one life in so many shows that a step is left out, and does not fail with it."""
     for seed in range(GUARD_LIVES_MAX):
@@ -192,7 +200,9 @@ def fails(broken: type[SimDisk], *, sync_flush: bool) -> bool:
     return False
 
 
-@pytest.mark.parametrize("broken", [NoDirectorySync, NoZeros, NoTurnSync, NoSyncBeforeRename, NoSync])
+@pytest.mark.parametrize(
+    "broken", [NoDirectorySync, NoZeros, NoTurnSync, NoSyncBeforeRename, NoSync, NoMapSync]
+)
 def test_a_step_left_out_is_noticed(broken: type[SimDisk]) -> None:
     """Without any one of these steps, lives like those above fail."""
     assert fails(broken, sync_flush=True)

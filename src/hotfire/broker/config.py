@@ -11,13 +11,14 @@ from hotfire.errors import ConfigError
 from hotfire.model import Perm
 from hotfire.settings import Form, setting
 from hotfire.store.commitlog import ROOT as LOG_DIRECTORY
-from hotfire.store.config import RetentionConfig, StoreConfig
+from hotfire.store.config import DELAY_LEVELS, RetentionConfig, StoreConfig, delays_ms
 
 # Both become properties of every message, which control characters separate; replies of sends spell the
 # region as it is, between quotes.
 REGION = Form(
     r"[ !#-\[\]-~]{1,255}", "1 to 255 printable ASCII characters without quotation mark and backslash"
 )
+LEVELS = Form(r"\d+[smhd]( \d+[smhd])*", "times like 1s 5m 2h, separated by spaces")
 HOURS = Form(r"([01]?[0-9]|2[0-3])(;([01]?[0-9]|2[0-3]))*", "hours 00 to 23, separated by ';'")
 CLUSTER = Form(r"[^\x00-\x1f]{1,255}", "1 to 255 characters without control characters")
 
@@ -137,6 +138,7 @@ class BrokerConfig:
     message_index_enable: bool = setting(True, "Index messages by their keys.")
     max_hash_slot_num: int = setting(5_000_000, "Hash slots of an index file.", low=1, high=1 << 30)
     max_index_num: int = setting(20_000_000, "Entries of an index file.", low=2, high=1 << 30)
+    message_delay_level: str = setting(DELAY_LEVELS, "Times of the delay levels, lowest first.", form=LEVELS)
     enabled_append_prop_crc: bool = setting(
         True, "Records end in a checksum over all of them.", name="enabledAppendPropCRC"
     )
@@ -213,6 +215,7 @@ class BrokerConfig:
             flush_least_pages=self.flush_commit_log_least_pages,
             flush_thorough_interval_ms=self.flush_commit_log_thorough_interval,
             dirty_bytes_max=self.dirty_bytes_max,
+            delays_ms=delays_ms(self.message_delay_level),
             busy_ms=self.os_page_cache_busy_time_out_mills,
             pool_buffers=self.transient_store_pool_size if self.has_pool else 0,
             commit_interval_ms=self.commit_interval_commit_log,

@@ -185,8 +185,9 @@ def _complain(text: str) -> None:
 
 
 def _verify(layout: Layout, args: argparse.Namespace) -> int:
+    from hotfire.store.config import DELAY_LEVELS
     from hotfire.store.findings import Damage
-    from hotfire.store.verify import DELAY_LEVELS, verify
+    from hotfire.store.verify import verify
 
     refuse_if_open(layout, "verify")
     with _showing(layout, "verifying") as progress:
@@ -214,8 +215,8 @@ def _verify(layout: Layout, args: argparse.Namespace) -> int:
 
 
 def _rebuild(layout: Layout, args: argparse.Namespace) -> int:
+    from hotfire.store.config import DELAY_LEVELS
     from hotfire.store.rebuild import rebuild
-    from hotfire.store.verify import DELAY_LEVELS
 
     refuse_if_open(layout, "rebuild")
     with _showing(layout, "rebuilding") as progress:
@@ -238,7 +239,7 @@ def _number(text: str) -> int:
 
 
 def _levels(text: str) -> str:
-    from hotfire.store.verify import delays_ms
+    from hotfire.store.config import delays_ms
 
     try:
         delays_ms(text)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 ENTRY_BYTES = 20
-_SECOND, _MINUTE = 1000, 60_000
-DELAYS_MS = (
-    *(n * _SECOND for n in (1, 5, 10, 30)),
-    *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
-)
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def delays_ms(levels: str) -> tuple[int, ...]:
+    """Milliseconds of each delay level; ValueError when the text is none.
+
+    >>> delays_ms("1s 2h")
+    (1000, 7200000)
+    """
+    return tuple(int(one[:-1]) * _UNIT_MS[one[-1]] for one in levels.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class StoreConfig:
     index_enable: bool = True
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
-    delays_ms: tuple[int, ...] = DELAYS_MS
+    delays_ms: tuple[int, ...] = delays_ms(DELAY_LEVELS)
     """Of the delay levels, lowest first: a queue entry of a delayed message holds its time of delivery."""
     pool_buffers: int = 0
     """Transient pool: buffers of a segment's size, locked in memory; 0 for none."""

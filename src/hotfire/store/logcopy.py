@@ -54,7 +54,18 @@ class LogCopy:
                 start, min(max(0, durable - start), self._size), is_first=start == starts[0]
             ):
                 break
+        if not durable:  # without our marks the end is only where sound records end
+            self._refuse_more(starts)
         self._progress(self._done, self._done)
+
+    def _refuse_more(self, starts: list[int]) -> None:
+        """Records in segments behind the end show that it is no end but damage: half a copy is none."""
+        for start in starts:
+            if start >= self.end and any(self._source.read_part(_name(start), BLANK_BYTES, 0)):
+                raise StoreCorrupt(
+                    f"log is damaged at {self.end} in {self._source.path(LOG_ROOT)}: there are records "
+                    "behind it; look at it with `hotfire store verify`; no copy was made"
+                )
 
     def _copy_segment(self, start: int, known: int, *, is_first: bool) -> bool:
         """The first `known` bytes as they are, the rest while records are sound. Whether it is full."""

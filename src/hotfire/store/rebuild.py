@@ -12,6 +12,7 @@ from hotfire.errors import StoreCorrupt
 from hotfire.model import SCHEDULE_TOPIC
 from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
+from hotfire.store.config import DELAY_LEVELS, delays_ms
 from hotfire.store.consumequeue import FILLER, ConsumeQueue
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.disk import Disk
@@ -22,7 +23,6 @@ from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.layout import EXT_ROOT, LOCK_FILE, REBUILD_ROOT, Layout
 from hotfire.store.logwalk import Fault, LogWalk, Progress
 from hotfire.store.scan import Scanned
-from hotfire.store.verify import DELAY_LEVELS, delays_ms
 
 OLD = "old-"
 
@@ -65,7 +65,7 @@ def rebuild(
 class _Builder:
     """New queues and a new index in a directory of their own."""
 
-    def __init__(self, layout: Layout, beside: Disk, delays: list[int]) -> None:
+    def __init__(self, layout: Layout, beside: Disk, delays: tuple[int, ...]) -> None:
         self._layout, self._beside, self._delays = layout, beside, delays
         self._config = layout.config()
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}

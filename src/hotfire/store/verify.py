@@ -17,6 +17,7 @@ from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import MAGIC, MARK_AT, MARK_BYTES, Checkpoint, decode_mark
 from hotfire.store.commitlog import ROOT as LOG_ROOT
+from hotfire.store.config import DELAY_LEVELS, delays_ms
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.facts import log_end
 from hotfire.store.findings import Damage, Findings
@@ -28,21 +29,10 @@ from hotfire.store.verify_indexfile import Key
 from hotfire.store.verify_queues import QueueCheck
 from hotfire.store.verify_units import BatchCheck, check_ext
 
-DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """The reference's messageDelayLevel."""
 LIGHT_TOPIC_PREFIX = "%LMQ%"
 """Queues that a message names itself, beside its own; the reference fills them if enableLmq is set."""
-_UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _BINARY_TABLES = {"timercheck", "timercheck.bak"}
-
-
-def delays_ms(levels: str) -> list[int]:
-    """Milliseconds of each delay level; ValueError when the text is none.
-
-    >>> delays_ms("1s 2h")
-    [1000, 7200000]
-    """
-    return [int(one[:-1]) * _UNIT_MS[one[-1]] for one in levels.split()]
 
 
 def verify(
@@ -64,7 +54,9 @@ def verify(
 class _Verifier:
     """The pass over the log."""
 
-    def __init__(self, layout: Layout, findings: Findings, delays: list[int], progress: Progress) -> None:
+    def __init__(
+        self, layout: Layout, findings: Findings, delays: tuple[int, ...], progress: Progress
+    ) -> None:
         self._layout, self._findings, self._delays = layout, findings, delays
         checkpoint = layout.checkpoint
         self._walk = LogWalk(layout, summed_from=checkpoint.summed_from, progress=progress)

@@ -20,7 +20,13 @@ from hotfire.store.store import Store
 HOST = Host(bytes([127, 0, 0, 1]), 10911)
 WAIT_MS_MAX = 20_000
 NOW_MS = 1_700_000_000_000
-SMALL = {"segment_bytes": 8192, "queue_file_bytes": 140, "index_slots": 8, "index_entries": 20}
+SMALL = {
+    "segment_bytes": 8192,
+    "queue_file_bytes": 140,
+    "index_slots": 8,
+    "index_entries": 20,
+    "busy_ms": 1 << 60,
+}
 """Files so small that their ends come often."""
 
 
