@@ -46,7 +46,7 @@ LEAVING: dict[str, int | str] = {
 }
 """Every segment but the last is expired at once and leaves, with what was derived from it."""
 
-_LET_GO = re.compile(r"log segment let go start=(\d+)")
+_LET_GO = re.compile(r"log segment deleted .*?start=(\d+)")
 ACKS_PER_STEP, STEPS = 60, 5
 END_TIMEOUT_S = 30.0
 

@@ -9,6 +9,7 @@ program that serves users is the program a simulator runs.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import os
 from collections import deque
@@ -335,8 +336,12 @@ class Broker(Heart):
         except StoreError as error:
             outcome = Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
         except Exception as error:
-            log.exception("request failed code=%d peer=%s:%d", command.code, *connection.peer)
-            outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                remark = f"{os.strerror(error.errno)}: {self.store.space_text()}"
+                outcome = Answer(code=ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+            else:
+                log.exception("request failed code=%d peer=%s:%d", command.code, *connection.peer)
+                outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         self.answer(connection, command, declared, outcome, call.now_ms)
 
     def answer(

@@ -36,6 +36,9 @@ def add_commands(actions: Any) -> None:
         metavar="FILE",
         help="broker.conf of the broker that will use it, for the sizes of files",
     )
+    restoring.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of that broker"
+    )
     restoring.set_defaults(act=_restore)
 
 
@@ -60,7 +63,8 @@ def _restore(args: argparse.Namespace) -> int:
     from hotfire.store.backup import restore
     from hotfire.store.disk import Disk
 
-    config, _ = from_properties(BrokerConfig, read_config_file(args.config))
+    given = dict(word.partition("=")[::2] for word in args.set)
+    config, _ = from_properties(BrokerConfig, {**read_config_file(args.config), **given})
     source, to = _absolute(args.snapshot), _absolute(args.directory)
     with _Meter() as meter:
         found = restore(Disk(source), to, config.store(), progress=meter.show)

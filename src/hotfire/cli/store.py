@@ -14,6 +14,7 @@ from typing import Any
 from hotfire.cli import EXIT_FAILED, backup
 from hotfire.cli.progress import Progress, size_text
 from hotfire.store.disk import Disk
+from hotfire.store.kinds import refuse_snapshot
 from hotfire.store.layout import Layout, Sizes, look, refuse_if_open
 from hotfire.store.scan import NEVER
 
@@ -66,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
     if args.action in backup.ACTIONS:
         return backup.run(args)
     sizes = Sizes(args.segment_bytes, args.queue_file_bytes, args.index_slots, args.index_entries)
-    layout = look(Disk(args.directory), sizes)
+    disk = Disk(args.directory)
+    if args.action in ("verify", "rebuild"):
+        refuse_snapshot(disk)
+    layout = look(disk, sizes)
     actions = {"info": _info, "dump": _dump, "verify": _verify, "rebuild": _rebuild}
     return actions[args.action](layout, args)
 

@@ -32,13 +32,13 @@ from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
 from hotfire.store.disk import Disk
-from hotfire.store.kinds import refuse_foreign
+from hotfire.store.kinds import SNAPSHOT_FILE, refuse_foreign
 from hotfire.store.logcopy import LogCopy, Progress
 from hotfire.store.queuefloor import copy_floors
 from hotfire.store.store import Store
 from hotfire.store.tables import ROOT as TABLE_ROOT
 
-FILE = "snapshot.json"
+FILE = SNAPSHOT_FILE
 """In every whole snapshot, and in no store: what it holds."""
 FORMAT = 1
 UNFINISHED = ".unfinished"
@@ -115,6 +115,10 @@ def snapshot(
     refuse_foreign(source)
     if Disk(to).exists("."):
         raise StoreError(f"{to} exists: choose another name for the snapshot, or move it away")
+    if not Disk(to.parent).exists("."):
+        raise StoreError(f"{to.parent} does not exist: is the disk for the copies mounted?")
+    if to.is_relative_to(source.root):
+        raise StoreError(f"{to} lies in the store itself: choose a place outside {source.root}")
 
     def make(part: Disk) -> Snapshot:
         taken = _copy_store(source, part, now_ms, progress)

@@ -41,13 +41,19 @@ class CommitLog:
         self._disk.make_directory(ROOT)
         self._disk.sync_directory(ROOT)  # a segment may have got its name just before a kill
         following: int | None = None
-        for name in self._disk.names(ROOT):
+        names = self._disk.names(ROOT)
+        for name in names:
             if name.endswith(".new"):  # a crash while the next segment was being made
                 self._disk.remove(f"{ROOT}/{name}")
                 continue
             if not (name.isdecimal() and len(name) == 20):
                 raise StoreCorrupt(f"{self._disk.path(ROOT)}/{name} is not a log segment: move it away")
             actual = self._disk.size(f"{ROOT}/{name}")
+            if 0 < actual < size and any(self._disk.size(f"{ROOT}/{other}") == size for other in names):
+                raise StoreCorrupt(
+                    f"log segment {self._disk.path(ROOT)}/{name} has {actual} bytes, others have {size}: "
+                    "it has lost its end; restore it from a copy"
+                )
             if actual != size:
                 raise StoreCorrupt(
                     f"log segment {self._disk.path(ROOT)}/{name} has {actual} bytes, configured are {size}: "

@@ -7,6 +7,7 @@ in the middle of a store into memory. The entries themselves are kept by `core.Q
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ ROOT = "consumequeue"
 RESERVE_FIRST_BYTES = 64 << 10
 RESERVE_STEP_BYTES_MAX = 1 << 20
 COLD_WINDOWS_MAX = 2
+_ENTRY = struct.Struct(">qiq")
 FILLER = 0, 0x7FFFFFFF, 0
 """An entry that only keeps a place, as the reference writes it."""
 
@@ -121,14 +123,15 @@ class ConsumeQueue:
         self, base: int, holds: Callable[[tuple[int, int, int]], bool], high: int | None = None
     ) -> int:
         low, high = 0, self._per_file if high is None else high
-        while low < high:  # what is asked for holds for a prefix: offsets only grow
-            middle = (low + high) // 2
-            entry = self.entries.entry(base + middle)
-            assert entry is not None
-            if holds(entry):
-                low = middle + 1
-            else:
-                high = middle
+        with (
+            self.entry_reader() as entry_at
+        ):  # not through the map: on a full tmpfs a look into a hole is the end
+            while low < high:  # what is asked for holds for a prefix: offsets only grow
+                middle = (low + high) // 2
+                if holds(_ENTRY.unpack(entry_at(base + middle))):
+                    low = middle + 1
+                else:
+                    high = middle
         return low
 
     def cut(self) -> None:

@@ -295,7 +295,7 @@ class Disk:
     def read_whole(self, relative: str) -> bytes | None:
         try:
             fd = self._system.open(self.path(relative), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             data = b""
@@ -375,9 +375,10 @@ class Disk:
         return os.path.isdir(self.path(relative))
 
     def used_ratio(self) -> float:
-        """Share of the file system that is taken."""
+        """Share of the file system that is taken, as df counts it: without what is kept for root."""
         status = os.statvfs(self.root)
-        return 1.0 - status.f_bavail / status.f_blocks if status.f_blocks else 0.0
+        used = status.f_blocks - status.f_bfree
+        return used / (used + status.f_bavail) if used + status.f_bavail else 0.0
 
     def memory_bytes(self) -> int:
         """Memory of the machine, most of which is this disk's cache."""

@@ -25,6 +25,7 @@ from hotfire.store.scan import NEVER
 from hotfire.store.tables import ROOT as TABLE_ROOT
 
 ABORT_FILE = "abort"
+SNAPSHOT_FILE = "snapshot.json"
 ROCKSDB_MARK = "CURRENT"
 ROCKSDB_TABLES = ("topics", "subscriptionGroups", "consumerOffsets", "rdb")
 DLEDGER_PREFIX = "dledger-"
@@ -33,10 +34,30 @@ OURS = b"HOTFIRE"
 
 def refuse_foreign(disk: Disk) -> None:
     """Raise StoreError when the directory keeps its log, queues or tables in a way we cannot read."""
-    for look in (_rocksdb_queues, _rocksdb_tables, _dledger, _later_hotfire, _log_elsewhere, _log_in_part):
+    for look in (
+        _snapshot,
+        _rocksdb_queues,
+        _rocksdb_tables,
+        _dledger,
+        _later_hotfire,
+        _log_elsewhere,
+        _log_in_part,
+    ):
         reason = look(disk)
         if reason is not None:
             raise StoreError(f"store {disk.root} {reason}; nothing was changed")
+
+
+def refuse_snapshot(disk: Disk) -> None:
+    reason = _snapshot(disk)
+    if reason is not None:
+        raise StoreError(f"{disk.root} {reason}; nothing was changed")
+
+
+def _snapshot(disk: Disk) -> str | None:
+    if not disk.exists(SNAPSHOT_FILE):
+        return None
+    return "is a snapshot: make a store of it with `hotfire store restore` first, so that it stays as it is"
 
 
 def _rocksdb_queues(disk: Disk) -> str | None:

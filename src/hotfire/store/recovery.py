@@ -212,7 +212,8 @@ class _Walk:
                 return reason
             log.error(
                 "log is damaged %s from=%d to=%d reason=%s: the records there are lost, others are served; "
-                "look at it with `hotfire store verify`, restore the file from a copy",
+                "look at it with `hotfire store verify`; with a copy of the file: put it in place, then "
+                "`hotfire store rebuild`",
                 _place(self._disk, self._config, found.end), found.end, resume, reason,
             )  # fmt: skip
             found.damage.append((found.end, resume))

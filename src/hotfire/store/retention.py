@@ -158,10 +158,14 @@ class Retention:
                 return False
         start, fd = self._log.let_go()
         self._leaving.append((start, fd, now_ms, self._reading.asked))
-        log.info(
-            "log segment let go start=%d reason=%s used=%.0f%%",
-            start, "disk" if forced else "age", self.used_ratio * 100,
-        )  # fmt: skip
+        if forced:
+            log.warning(
+                "log segment deleted to make room, whatever its age start=%d used=%.0f%% limit=%.0f%%: its "
+                "messages are gone, read or not; cleanFileForciblyEnable=false refuses sends instead",
+                start, self.used_ratio * 100, config.disk_force_ratio * 100,
+            )  # fmt: skip
+        else:
+            log.info("expired log segment deleted start=%d used=%.0f%%", start, self.used_ratio * 100)
         return True
 
     # --- removing ---

@@ -164,7 +164,13 @@ class Store:
         if self.fault is None:
             try:
                 self._flushing.flush(everything=True)
-                self._disk.remove(ABORT_FILE)
+                if self.dispatch_behind:
+                    log.warning(
+                        "queue entries are missing, the next start makes them reason=%s",
+                        self._derive_complaint,
+                    )
+                else:
+                    self._disk.remove(ABORT_FILE)
             except OSError as error:  # `abort` stays, and the next start looks closely
                 self.fail(f"the store could not be closed cleanly: {error.strerror}")
         self._disk.finish()
@@ -273,10 +279,7 @@ class Store:
         except BlockingIOError:
             raise
         except OSError as error:
-            raise StoreFull(
-                f"no room for the log: {error.strerror}: {self._disk.used_ratio():.1%} used, "
-                f"{self._disk.free_bytes()} bytes free; free some space below {self._disk.root}"
-            ) from None
+            raise StoreFull(f"no room for the log: {error.strerror}: {self.space_text()}") from None
 
     @property
     def is_writeable(self) -> bool:
@@ -307,13 +310,17 @@ class Store:
             )
 
     def _check_room(self) -> None:
-        limit = self._config.retention.disk_refuse_ratio
         if self.journal.stalled or self._retention.is_full:
-            raise StoreFull(
-                f"the disk of {self._disk.root} is full: {self._disk.used_ratio():.1%} used, "
-                f"{self._disk.free_bytes()} bytes free, nothing is stored above {limit:.0%}; free some "
-                "space, the broker goes on by itself"
-            )
+            raise StoreFull(f"the disk is full: {self.space_text()}")
+
+    def space_text(self) -> str:
+        """How much room there is, and what to do about it."""
+        limit = self._config.retention.disk_refuse_ratio
+        return (
+            f"{self._disk.used_ratio():.1%} used, {self._disk.free_bytes()} bytes free below "
+            f"{self._disk.root}, sends are refused above {limit:.0%}; free some space, or wait until old "
+            "segments have left: the broker goes on by itself"
+        )
 
     def delete_expired(self) -> None:
         """Remove expired segments now, whatever the hour."""
@@ -391,7 +398,10 @@ class Store:
         except OSError as error:  # the log holds the records; their entries follow when there is room again
             if str(error) != self._derive_complaint:
                 self._derive_complaint = str(error)
-                log.error("queue entries wait, tried again each moment reason=%s", error)
+                log.error(
+                    "queue entries wait, consumers do not see the newest messages yet, tried again each "
+                    "moment behind_bytes=%d reason=%s", self.readable_end - self._flushing.derived, error,
+                )  # fmt: skip
             return []
         self._derive_complaint = ""
         self._flushing.derived = readable
@@ -474,7 +484,10 @@ class Store:
         """A queue entry is not what the log says: the next start makes all of them anew."""
         if not self._flushing.is_distrusted:
             self._flushing.is_distrusted = True
-            log.error("queue files are damaged, the next start makes them anew root=%s", self._disk.root)
+            log.error(
+                "a queue entry and the log do not agree root=%s: restart the broker soon, a start makes the "
+                "queues anew; until then what is harmed is not delivered", self._disk.root,
+            )  # fmt: skip
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         key = topic, queue_id

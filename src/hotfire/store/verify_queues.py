@@ -132,6 +132,9 @@ class QueueCheck:
             return
         for index, found in self._entries(low, high):
             offset, size, _ = found
+            if size == FILLER[1] and self.next >= 0:
+                self.findings.note(f"entry {index} of {self.name} keeps the place of a message that is lost")
+                continue
             is_kept_place = found == FILLER and self.next < 0
             is_old = size > 0 and offset < self.layout.log_start
             if not (is_kept_place or is_old or self.findings.in_hole(offset)):

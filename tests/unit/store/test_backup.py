@@ -73,7 +73,7 @@ def test_everything_readable_is_in_it_and_comes_back(driven: Driven, in_memory: 
 
 
 def test_a_snapshot_is_a_store_that_was_closed(driven: Driven, in_memory: Path) -> None:
-    """Log, tables, checkpoint, its own facts; no queue, index, abort or lock; it may be opened itself."""
+    """Log, tables, checkpoint, its own facts; no queue, index, abort or lock; a broker is kept off it."""
     driven.store.table("topics.json").save({"topicConfigTable": {}})
     driven.store.table("consumerOffset.json").save({"offsetTable": {}})
     (driven.root / "config" / "timercheck").write_bytes(b"x")
@@ -86,6 +86,11 @@ def test_a_snapshot_is_a_store_that_was_closed(driven: Driven, in_memory: Path) 
     assert (checkpoint.is_ours, checkpoint.derived, checkpoint.entries) == (True, 0, 0)
     assert checkpoint.durable == driven.store.readable_end
     driven.store.close()
+    with pytest.raises(
+        StoreError, match="is a snapshot: make a store of it with `hotfire store restore` first"
+    ):
+        driven.on(in_memory / "taken").open()
+    (in_memory / "taken" / "snapshot.json").unlink()
     with driven.on(in_memory / "taken") as again:
         again.check(again.sent)
 
