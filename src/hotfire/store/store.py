@@ -38,9 +38,10 @@ from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
-from hotfire.store.flushing import PAGE_BYTES, Flushing
+from hotfire.store.flushing import Flushing
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.kinds import ABORT_FILE, refuse_foreign
+from hotfire.store.pool import Pool
 from hotfire.store.queries import Queries
 from hotfire.store.queueext import open_ext
 from hotfire.store.reading import Piece, Read, Reading
@@ -77,7 +78,7 @@ class Store:
         self._reading: Reading
         self._retention: Retention
         self.queries: Queries
-        self._committed_ms = 0
+        self._pool: Pool
         self._busy_ms = self._busy_since = 0
         self._busy_with = -1
         self._handed_stamp = 0
@@ -130,7 +131,7 @@ class Store:
             disk, self._config.retention, self._log, self._queues, self._index, self._reading
         )
         self.queries = Queries(disk, self._log, self._index, self._reading)
-        self._set_pool()
+        self._pool = Pool(self._config, journal)
         if self.was_unclean:
             log.warning("store was not closed cleanly root=%s end=%d", disk.root, end)
         flushing.flush()
@@ -343,27 +344,6 @@ class Store:
             return False
         return self._hand_over()
 
-    def _is_commit_due(self, now_ms: int) -> bool:
-        config, since = self._config, now_ms - self._committed_ms
-        enough = self.journal.pending >= config.commit_least_pages * PAGE_BYTES
-        due = since >= config.commit_thorough_interval_ms or (enough and since >= config.commit_interval_ms)
-        if due:
-            self._committed_ms = now_ms
-        return due
-
-    def _set_pool(self) -> None:
-        """Memory for the turns that is never swapped, as much as the reference takes."""
-        if not self._config.pool_buffers:
-            return
-        size = self._config.pool_buffers * self._config.segment_bytes
-        failed = self.journal.set_pool(size)
-        if failed:
-            log.warning(
-                "transient pool of %d bytes is not locked in memory and may be swapped reason=%s: raise the "
-                "limit of locked memory (ulimit -l) to at least that, or set transientStorePoolSize lower",
-                size, errno.errorcode.get(failed, str(failed)),
-            )  # fmt: skip
-
     def _hand_over(self) -> bool:
         if self.fault is not None:
             return False
@@ -420,7 +400,7 @@ class Store:
             if self._flushing.dirty_bytes > self._config.dirty_bytes_max // 2:
                 self._flushing.hurry()
             self._flushing.due(now_ms)
-        if self._config.pool_buffers and self._is_commit_due(now_ms):
+        if self._config.pool_buffers and self._pool.is_due(now_ms):
             self._hand_over()
         return self._derive(self.readable_end)
 
@@ -434,7 +414,7 @@ class Store:
         self._busy_since += by_ms
         self._flushing.clock_moved(by_ms)
         self._retention.clock_moved(by_ms)
-        self._committed_ms += by_ms
+        self._pool.clock_moved(by_ms)
 
     # --- read ---
 
