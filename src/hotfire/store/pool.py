@@ -1,6 +1,6 @@
 """The transient pool: turns filled in memory that is never swapped, and written with a time of their own.
 
-What is in it is acknowledged and not yet with the kernel: a crash of the process loses it. Off unless asked for.
+What is in it is acknowledged and not yet with the kernel: a crash of the process loses it. Off by default.
 """
 
 from __future__ import annotations
