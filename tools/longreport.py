@@ -1,6 +1,6 @@
-"""Make a page of what the long tests did: `longreport.py JUNIT_XML PAGE`.
+"""Make a page of what the long tests did: `longreport.py JUNIT_XML... PAGE`.
 
-Reads pytest's own record; writes what ran, how long it took, how it ended, and what each noted of itself.
+Reads pytest's own records, of tests run again the last; writes what ran, how long it took, how it ended, and what each noted of itself.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 
-def main(xml: Path, page: Path) -> int:
-    rows, failed = [], 0
-    for case in ElementTree.parse(xml).iter("testcase"):  # noqa: S314  # pytest wrote it
+def main(records: list[Path], page: Path) -> int:
+    rows: dict[str, str] = {}
+    failed: set[str] = set()
+    cases = [case for xml in records for case in ElementTree.parse(xml).iter("testcase")]  # noqa: S314
+    for case in cases:
         ended = next(
             (kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed"
         )
-        failed += ended in ("failure", "error")
         notes = ", ".join(f"{p.get('name')} {p.get('value')}" for p in case.iter("property"))
         name = f"{case.get('classname', '').replace('tests.', '', 1)}::{case.get('name')}"
-        rows.append(f"| `{name}` | {float(case.get('time', 0)):.0f} | {ended} | {notes} |")
+        rows[name] = f"| `{name}` | {float(case.get('time', 0)):.0f} | {ended} | {notes} |"
+        (failed.add if ended in ("failure", "error") else failed.discard)(name)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
@@ -31,11 +33,13 @@ def main(xml: Path, page: Path) -> int:
         "# The long run\n\n"
         f"`make long`, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, at {commit.stdout.strip() or 'no commit'}, "
         f"{os.cpu_count()} cores, Linux {platform.release()}.\n\n"
-        "| test | seconds | ended | noted |\n|---|---|---|---|\n" + "\n".join(sorted(rows)) + "\n"
+        "| test | seconds | ended | noted |\n|---|---|---|---|\n"
+        + "\n".join(rows[name] for name in sorted(rows))
+        + "\n"
     )
-    print(f"{len(rows)} long tests, {failed} failed: {page}")
+    print(f"{len(rows)} long tests, {len(failed)} failed: {page}")
     return 1 if failed or not rows else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main([Path(word) for word in sys.argv[1:-1]], Path(sys.argv[-1])))
