@@ -1,6 +1,7 @@
 """Make a page of what the long tests did: `longreport.py JUNIT_XML... PAGE`.
 
-Reads pytest's own records, of tests run again the last; writes what ran, how long it took, how it ended, and what each noted of itself.
+Reads pytest's own records, and of a test that was run again the last; writes what ran, how long it took, how
+it ended, and what each noted of itself.
 """
 
 from __future__ import annotations
