@@ -89,7 +89,8 @@ class Bench:
         self._row(
             "append, 128 B", values["append"], _us,
             "CPU of all threads: record encoded, placed in a turn of 64, written into the page cache by the "
-            "flusher, queue entry, one index entry, turn handed over and waited for. The lane's cost for "
+            "flusher, queue entry, one index entry; each turn fills while the flusher has the one "
+            "before, as in the broker. The lane's cost for "
             "one-way sends less that of reading their frames", at_most=1.0,
         )  # fmt: skip
         self._row("– with the frame read and the reply made", values["served"], _us, "all of Lane.serve")
