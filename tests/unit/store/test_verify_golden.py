@@ -12,7 +12,9 @@ from hotfire.store.disk import Disk
 from hotfire.store.dump import Row, Selection, index_rows, queue_rows, records
 from hotfire.store.layout import Layout, look
 from hotfire.store.logwalk import Fault
+from hotfire.store.store import Store
 from hotfire.store.verify import verify
+from tests.unit.store import golden
 from tests.unit.store.driven import tree
 from tests.unit.store.test_verify import check, flip
 from tests.wire.golden import GOLDEN, manifest, unpack_store
@@ -87,6 +89,18 @@ def test_what_apache_left_is_sound(name: str, in_memory: Path) -> None:
     assert findings.undispatched == {"store-crashed": 1, "store-torn": 30}.get(name, 0)
     assert len(findings.notes) == (1 if name == "store-torn" else 0), findings.notes
     assert {**tree(root), "lock": before["lock"]} == before
+
+
+@pytest.mark.parametrize("name", ["store-crashed", "store-torn"])
+def test_once_recovered_a_killed_store_is_apaches_own(name: str, in_memory: Path) -> None:
+    """Opened and closed by us, its dump is what Apache's broker has after its own recovery, line for line."""
+    root = unpacked(name, in_memory)
+    store = Store(Disk(root), golden.CONFIG)
+    store.open()
+    store.close()
+    rows = [json.loads(json.dumps(row)) for row in rows_of(look(Disk(root)))]
+    assert rows == told_by_apache(name)
+    assert check(root)[1] == []
 
 
 def test_index_shape_is_found_out(in_memory: Path) -> None:
