@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,6 +16,8 @@ from xml.etree import ElementTree
 def main(records: list[Path], page: Path) -> int:
     rows: dict[str, str] = {}
     failed: set[str] = set()
+    suites = [suite for xml in records for suite in ElementTree.parse(xml).iter("testsuite")]  # noqa: S314
+    begun = ", ".join((suite.get("timestamp") or "")[:16].replace("T", " ") for suite in suites)
     cases = [case for xml in records for case in ElementTree.parse(xml).iter("testcase")]  # noqa: S314
     for case in cases:
         ended = next(
@@ -28,7 +29,7 @@ def main(records: list[Path], page: Path) -> int:
         (failed.add if ended in ("failure", "error") else failed.discard)(name)
     page.write_text(
         "# The long run\n\n"
-        f"`make long`, last ended {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, "
+        f"`make long`, begun {begun} UTC, "
         f"{os.cpu_count()} cores, Linux {platform.release()}.\n\n"
         "| test | seconds | ended | noted |\n|---|---|---|---|\n"
         + "\n".join(rows[name] for name in sorted(rows))
