@@ -14,15 +14,15 @@ SAY = @printf '== %s\n'
 help:
 	@echo 'install   .venv with everything the other targets use, and the compiled core'
 	@echo 'demo      a broker, a name server, a producer and a consumer on this machine'
-	@echo 'test      every test that needs neither Java nor strace, under 6 minutes'
+	@echo 'test      every test that needs neither Java nor strace, under 8 minutes'
 	@echo 'check     format, lint, types, import arrows, tidiness, under 2 minutes'
 	@echo 'format    rewrite the Python files in the house format'
 	@echo 'sanitize  the core tests again, under address and undefined-behaviour checks'
-	@echo 'crash     kill and trace tests (installs strace when it is missing)'
+	@echo 'crash     kill and trace tests (installs strace and redis-server when they are missing)'
 	@echo 'interop   tests against the Java reference implementation'
-	@echo 'long      tests that take minutes each'
+	@echo 'long      tests that take minutes each, then figures beside a great backlog'
 	@echo 'promises  run every test that claims a promise, fill docs/promises.md'
-	@echo 'bench     throughput and latency figures, then the store'"'"'s own'
+	@echo 'bench     figures beside Apache RocketMQ and Redis, three quarters of an hour, then the store'"'"'s own'
 	@echo 'bench-store  the store'"'"'s own figures, beside their goals'
 	@echo 'clean     remove what the build made'
 
@@ -58,9 +58,9 @@ demo: install
 	@$(PY) -m hotfire.cli demo
 
 bench: install
-	$(SAY) 'measuring throughput and latency'
-	@$(PY) bench/run.py
-	@$(MAKE) --no-print-directory bench-store
+	$(SAY) 'measuring throughput and latency, three quarters of an hour; ARGS=--help says how to run parts of it'
+	@$(PY) bench/run.py $(ARGS)
+	@test -n '$(ARGS)' || { $(PY) -m bench.beside && $(PY) -m bench.clients && $(MAKE) --no-print-directory bench-store; }
 
 bench-store: install
 	$(SAY) 'measuring the store alone'
@@ -81,19 +81,35 @@ format: install
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
+# Two halves at once, for two cores; with ARGS, which may choose tests of one half only, all in one.
+QUICK := -m 'not interop and not slow and not crash'
+HALF := tests/unit/store tests/unit/core tests/sim tests/wire
 test: install
 	$(SAY) 'running every test that needs neither Java nor strace'
-	@$(PYTEST) -m 'not interop and not slow and not crash' --promises-report=$(REPORTS)/test.json $(ARGS)
+ifdef ARGS
+	@$(PYTEST) $(QUICK) --promises-report=$(REPORTS)/test.json $(ARGS)
+else
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-half test-rest
+endif
+
+.PHONY: test-half test-rest
+test-half:
+	@$(PYTEST) $(QUICK) --promises-report=$(REPORTS)/test-half.json $(HALF)
+
+test-rest:
+	@$(PYTEST) $(QUICK) --promises-report=$(REPORTS)/test-rest.json $(addprefix --ignore=,$(HALF)) tests
 
 long: install
 	$(SAY) 'running the tests that take minutes each; docs/long-run.md says how they ended'
 	@tools/need.sh strace
 	@mkdir -p build; $(PYTEST) -m 'slow and not interop' --timeout 1800 --junitxml=build/long.xml -o junit_family=xunit1 $(ARGS); \
 	  status=$$?; $(PY) tools/longreport.py build/long.xml docs/long-run.md && exit $$status
+	$(SAY) 'measuring beside a great backlog'
+	@$(PY) -m bench.long
 
 crash: install
-	$(SAY) 'killing brokers and tracing their system calls'
-	@tools/need.sh strace
+	$(SAY) 'killing brokers and consumers, tracing system calls'
+	@tools/need.sh strace redis-server
 	@$(PYTEST) -m 'crash and not slow' --promises-report=$(REPORTS)/crash.json $(ARGS)
 
 interop: install

@@ -1,54 +1,43 @@
 """Hotfire beside Apache RocketMQ on this machine: the same load in turns, the median of the pairs.
 
-Both servers stay up; one at a time is under load, the other idles. A JVM needs about a minute of load
-before it is at its best, so Apache gets one first. Everything is on loopback and bounded in time.
-`make bench` takes about 15 minutes; `--quick` one pair of short runs.
+The servers of a flush mode stay up; one at a time is under load, the others idle. A JVM needs about a minute
+of load before it is at its best, so Apache gets one first. Everything is on loopback and bounded in time.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
-import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
+from bench.cases import BODY_BYTES, FLUSHES, Case, Server
 from bench.drivers import LoadTools, Measured, settle
 from bench.meter import Meter, anonymous_bytes
-from bench.report import Run, markdown
-from tests.peers import remoting
-from tests.peers.apache import ApacheCluster, FlushDiskType
+from bench.place import facts
+from bench.report import Piece, Run
+from bench.rivals import Redis
+from tests.peers.apache import ApacheCluster
 from tests.peers.hotfire import HotfireProcess
-from tests.peers.jars import ROOT, SERVER_VERSION
+from tests.peers.jars import SERVER_VERSION
+from tests.peers.process import ProcessFailed
+from tests.peers.remoting import Refused
 
-RESULTS = ROOT / "bench" / "results"
-# Stores and the results of partial runs. Not below /tmp, which may be memory, where a sync is free.
-SCRATCH = ROOT / "build" / "bench"
-BODY_BYTES = 128
-SEND_QUEUES = 4  # loadgen's default, and what its first message creates
-PULL_BODY_BYTES, PULL_BATCH, PULL_QUEUES, PULL_READERS = 1024, 32, 4, 2
 READY_STARTS = 5
-FLUSH_NAMES: dict[FlushDiskType, str] = {"SYNC_FLUSH": "synced", "ASYNC_FLUSH": "not synced"}
-_topics = itertools.count(1)
-
-
-class Server(Protocol):
-    """Anything that is measured: where it listens and which process pays."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def broker(self) -> str: ...
+REASON_CHARS_MAX = 300
+# What a server or a driver may do wrong; the case is then reported as not measured and the next one begins.
+WRONG = (
+    RuntimeError,
+    OSError,
+    AssertionError,
+    subprocess.SubprocessError,
+    ProcessFailed,
+    Refused,
+    TimeoutError,
+)
 
 
 @dataclass(frozen=True)
@@ -56,13 +45,19 @@ class Plan:
     pairs: int
     seconds: int
     warm_seconds: int
-    complete: bool
-    only: str | None
-    shapes: tuple[tuple[int, int], ...]
-    flushes: tuple[FlushDiskType, ...]
+    cases: tuple[Case, ...]
+    servers: tuple[str, ...]
+    ready: bool
 
-    def measures(self, server: str) -> bool:
-        return self.only in (None, server)
+    def facts(self) -> dict[str, str]:
+        return {
+            **facts(),
+            "Apache RocketMQ": f"{SERVER_VERSION}, 1 GiB heap, G1, after {self.warm_seconds} s of load",
+            "Redis": "Debian's, streams, appendonly with appendfsync always, redis-benchmark as its driver",
+            "runs": f"median of {self.pairs} alternating pairs of {self.seconds} s each",
+            "CPU": "the server's user and system time, per message; drivers share the cores",
+            "floor": "a C program that understands nothing and does the least a broker could do",
+        }
 
 
 @dataclass
@@ -70,89 +65,89 @@ class Bench:
     plan: Plan
     tools: LoadTools
     directory: Path
-    runs: list[Run]
-    ready_seconds: dict[str, list[float]]
+    piece: Piece
 
-    def measure_flush_mode(self, flush: FlushDiskType) -> None:
-        """All shapes of load for one flush mode, then pulling, which does not depend on it, once."""
-        with self._servers(flush) as servers:
-            for connections, window in self.plan.shapes:
-                case = f"send {BODY_BYTES} B, {connections} × {window}, {FLUSH_NAMES[flush]}"
-                for pair in range(self.plan.pairs):
-                    for name in _in_turn(servers, pair):
-                        self._send(case, name, servers[name], pair, connections=connections, window=window)
-            if flush == self.plan.flushes[-1]:
-                self._measure_pull({name: server for name, server in servers.items() if name != "floor"})
+    def run(self) -> None:
+        if self.plan.ready:
+            self._measure_ready_time()
+        for flush in FLUSHES:
+            if cases := [case for case in self.plan.cases if case.flush == flush]:
+                with self._rivals(flush, cases) as rivals:
+                    for case in cases:
+                        self._measure(case, rivals)
+
+    def _measure(self, case: Case, rivals: dict[str, Server]) -> None:
+        """One case in turns. Hotfire starts empty for each: all its logs together would fill a disk."""
+        place = self.directory / case.name
+        servers = {name: rivals[name] for name in case.rivals if name in rivals}
+        try:
+            if "hotfire" in self.plan.servers:
+                with HotfireProcess(place, flush_disk_type=FLUSHES[case.flush]) as hotfire:
+                    self._warm("hotfire", hotfire, seconds=1)
+                    self._take_turns(case, {"hotfire": hotfire, **servers})
+            else:
+                self._take_turns(case, servers)
+        except WRONG as error:
+            self._blame(case, "hotfire", error)
+        shutil.rmtree(place, ignore_errors=True)
+
+    def _take_turns(self, case: Case, servers: dict[str, Server]) -> None:
+        for name in list(servers):
+            with self._noted(case, name, servers):
+                case.prepare(self.tools, servers[name])
+        for pair in range(min(self.plan.pairs, case.pairs_max)):
+            for name in _in_turn(servers, pair):
+                with self._noted(case, name, servers):
+                    self._turn(case, name, servers[name], pair)
 
     @contextmanager
-    def _servers(self, flush: FlushDiskType) -> Iterator[dict[str, Server]]:
+    def _noted(self, case: Case, name: str, servers: dict[str, Server]) -> Iterator[None]:
+        """A server that fails at a case is left out of the rest of it, and the page says why."""
+        try:
+            yield
+        except WRONG as error:
+            del servers[name]
+            self._blame(case, name, error)
+
+    def _blame(self, case: Case, name: str, error: BaseException) -> None:
+        self.piece.failures[f"{case.name} {name}"] = " ".join(str(error).split())[:REASON_CHARS_MAX]
+        say(f"{case.name} | {name} FAILED: {error}")
+
+    @contextmanager
+    def _rivals(self, flush: str, cases: list[Case]) -> Iterator[dict[str, Server]]:
+        """Those of the plan that one of these cases asks for, warmed."""
+        wanted = {name for case in cases for name in case.rivals} & set(self.plan.servers)
         place = self.directory / flush
         with ExitStack() as stack:
-            servers: dict[str, Server] = {}
-            if self.plan.measures("hotfire"):
-                hotfire = stack.enter_context(HotfireProcess(place / "hotfire", flush_disk_type=flush))
-                servers["hotfire"] = hotfire
-                self._warm("hotfire", hotfire, seconds=3)
-            if self.plan.measures("apache"):
-                apache = stack.enter_context(ApacheCluster(place / "apache", flush_disk_type=flush))
-                self.ready_seconds.setdefault("apache", []).append(apache.ready_seconds)
-                servers["apache"] = apache
+            rivals: dict[str, Server] = {}
+            if "apache" in wanted:
+                apache = ApacheCluster(place / "apache", flush_disk_type=FLUSHES[flush])
+                rivals["apache"] = stack.enter_context(apache)
+                self.piece.ready_seconds.setdefault("apache", []).append(apache.ready_seconds)
                 self._warm("apache", apache, seconds=self.plan.warm_seconds)
-            if self.plan.measures("floor"):
-                sync = flush == "SYNC_FLUSH"
-                servers["floor"] = stack.enter_context(self.tools.floor(place / "floor", sync=sync))
-            yield servers
-        shutil.rmtree(place)
+            if "floor" in wanted:
+                floor = self.tools.floor(place / "floor", sync=flush == "sync")
+                rivals["floor"] = stack.enter_context(floor)
+            if "redis" in wanted:
+                rivals["redis"] = stack.enter_context(Redis(place / "redis"))
+            yield rivals
+        shutil.rmtree(place, ignore_errors=True)
 
     def _warm(self, name: str, server: Server, *, seconds: int) -> None:
-        _say(f"warming {name} for {seconds} s")
+        say(f"warming {name} for {seconds} s")
         self.tools.send(
             server.broker, "bench-warm", connections=8, window=64, body=BODY_BYTES, seconds=seconds
         )
 
-    def _measure_pull(self, servers: dict[str, Server]) -> None:
-        topic = "bench-pull"
-        for server in servers.values():
-            self.tools.send(server.broker, topic, connections=8, window=64, body=PULL_BODY_BYTES, seconds=3)
-        case = f"pull {PULL_BATCH} × {PULL_BODY_BYTES} B, {PULL_QUEUES} queues × {PULL_READERS} readers"
-        for pair in range(self.plan.pairs):
-            for name in _in_turn(servers, pair):
-                self._pull(case, name, servers[name], pair, topic)
-
-    def _send(
-        self, case: str, name: str, server: Server, pair: int, *, connections: int, window: int
-    ) -> None:
-        topic = f"bench-{next(_topics)}"
+    def _turn(self, case: Case, name: str, server: Server, pair: int) -> None:
         settle()
         meter = Meter(server.pid)
-        measured = self.tools.send(
-            server.broker,
-            topic,
-            connections=connections,
-            window=window,
-            body=BODY_BYTES,
-            seconds=self.plan.seconds,
-        )
-        self._note(case, name, server, pair, measured, *meter.stop())
-        if name != "floor":
-            _check_stored(server, topic, measured.acked, in_flight_max=connections * window)
-
-    def _pull(self, case: str, name: str, server: Server, pair: int, topic: str) -> None:
-        settle()
-        meter = Meter(server.pid)
-        measured = self.tools.pull(
-            server.broker,
-            topic,
-            queues=PULL_QUEUES,
-            readers=PULL_READERS,
-            batch=PULL_BATCH,
-            seconds=self.plan.seconds,
-        )
+        measured = case.drive(self.tools, server, self.plan.seconds)
         self._note(case, name, server, pair, measured, *meter.stop())
 
     def _note(
         self,
-        case: str,
+        case: Case,
         name: str,
         server: Server,
         pair: int,
@@ -160,25 +155,32 @@ class Bench:
         cpu_s: float,
         foreign_share: float,
     ) -> None:
+        if not measured.acked:
+            raise RuntimeError(f"{case.name}: nothing was taken of it, {measured.refused} refused")
         run = Run(
-            case=case,
+            case=case.name,
             server=name,
             pair=pair,
             **asdict(measured),
-            cpu_us=cpu_s / max(measured.acked, 1) * 1e6,
+            cpu_us=cpu_s / measured.acked * 1e6,
             anonymous_bytes=anonymous_bytes(server.pid),
             foreign_share=foreign_share,
         )
-        self.runs.append(run)
-        latency = "" if run.p99_ms is None else f" p50={run.p50_ms:.2f}ms p99={run.p99_ms:.2f}ms"
-        _say(f"{case} | {name} {run.rate:,.0f} msg/s {run.cpu_us:.1f} µs{latency} others={foreign_share:.0%}")
+        self.piece.runs.append(run)
+        latency = "".join(
+            f" {figure}={value:.2f}ms"
+            for figure, value in (("p50", run.p50_ms), ("p99", run.p99_ms))
+            if value
+        )
+        others = f"others={foreign_share:.0%}"
+        say(f"{case.title} | {name} {run.rate:,.0f} msg/s {run.cpu_us:.2f} µs{latency} {others}")
 
-    def measure_ready_time(self) -> None:
+    def _measure_ready_time(self) -> None:
         """From exec to the ready line, on an empty directory each time."""
-        for start in range(READY_STARTS if self.plan.measures("hotfire") else 0):
+        for start in range(READY_STARTS):
             place = self.directory / f"ready-{start}"
             with HotfireProcess(place) as server:
-                self.ready_seconds.setdefault("hotfire", []).append(server.ready_seconds)
+                self.piece.ready_seconds.setdefault("hotfire", []).append(server.ready_seconds)
             shutil.rmtree(place)
 
 
@@ -188,75 +190,5 @@ def _in_turn(servers: dict[str, Server], pair: int) -> list[str]:
     return names if pair % 2 == 0 else names[::-1]
 
 
-def _check_stored(server: Server, topic: str, acked: int, *, in_flight_max: int) -> None:
-    """A figure counts only if what was acknowledged is there to be read."""
-    offsets = remoting.max_offsets(server.broker, topic, SEND_QUEUES)
-    if not acked <= sum(offsets) <= acked + in_flight_max:
-        raise RuntimeError(f"{topic}: {acked} acknowledged, but the queues end at {offsets}")
-
-
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _facts(plan: Plan) -> dict[str, str]:
-    asked = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{os.cpu_count()} cores shared with the driver, Linux {platform.release()}",
-        "Hotfire": f"{asked.stdout.strip() or 'unknown'}, Python {platform.python_version()}",
-        "Apache RocketMQ": f"{SERVER_VERSION}, 1 GiB heap, G1, after {plan.warm_seconds} s of load",
-        "runs": f"median of {plan.pairs} alternating pairs of {plan.seconds} s each",
-        "CPU": "the server's user and system time, per message",
-        "floor": "a C program that understands nothing and does the least a broker could do",
-    }
-
-
-def _parse(arguments: list[str]) -> Plan:
-    parser = argparse.ArgumentParser(
-        description="Hotfire beside Apache RocketMQ under the same load, in turns"
-    )
-    parser.add_argument("--quick", action="store_true", help="one pair of 3 s runs after 10 s of warming")
-    parser.add_argument("--only", choices=["hotfire", "apache", "floor"], help="one server alone")
-    parser.add_argument("--pairs", type=int, help="pairs per case (5)")
-    parser.add_argument("--seconds", type=int, help="length of a run (8)")
-    parser.add_argument(
-        "--shape", action="append", metavar="CONNS×WINDOW", help="e.g. 8x64; may be repeated (8x64 64x1 1x1)"
-    )
-    parser.add_argument("--flush", choices=sorted(FLUSH_NAMES), help="one flush mode alone")
-    chosen = parser.parse_args(arguments)
-    shapes = [shape.lower().replace("×", "x").split("x") for shape in chosen.shape or ("8x64", "64x1", "1x1")]
-    return Plan(
-        pairs=chosen.pairs or (1 if chosen.quick else 5),
-        seconds=chosen.seconds or (3 if chosen.quick else 8),
-        warm_seconds=10 if chosen.quick else 60,
-        complete=not arguments,
-        only=chosen.only,
-        shapes=tuple((int(connections), int(window)) for connections, window in shapes),
-        flushes=(chosen.flush,) if chosen.flush else tuple(FLUSH_NAMES),
-    )
-
-
-def main(arguments: list[str]) -> int:
-    plan = _parse(arguments)
-    facts = _facts(plan)
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=SCRATCH) as temporary:
-        bench = Bench(plan, LoadTools(Path(temporary)), Path(temporary), [], {})
-        bench.measure_ready_time()
-        for flush in plan.flushes:
-            bench.measure_flush_mode(flush)
-    text = markdown(bench.runs, bench.ready_seconds, facts)
-    print(text)
-    raw = {"facts": facts, "ready_seconds": bench.ready_seconds, "runs": [asdict(run) for run in bench.runs]}
-    results = RESULTS if plan.complete else SCRATCH
-    results.mkdir(parents=True, exist_ok=True)
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
-    (results / f"{stamp}.json").write_text(json.dumps(raw, indent=1) + "\n")
-    (results / "latest.md").write_text(text)
-    return 0

@@ -1,6 +1,7 @@
 """The load tools that belong to no broker: compiled here, run on loopback, their one line of results read.
 
-Owns the command lines of `loadgen`, `pullgen` and `floor`; knows nothing of the servers they are aimed at.
+Owns the command lines of `loadgen`, `pullgen`, `floor` and of our own `batchgen` and `tailgen`; knows nothing
+of the servers they are aimed at.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from tests.peers.process import poll_until
 
 SOURCES = Path(os.environ.get("HOTFIRE_LOAD_TOOLS", ROOT.parent / "shared" / "tools"))
 _LIBRARIES = {"loadgen": [], "pullgen": [], "floor": ["-lz"]}
+OUR_SOURCES = ROOT / "bench"
+_OURS = ("batchgen", "tailgen")
+# A count that is to be stored is stored at this rate at least, or something is wrong.
+FILL_RATE_MIN = 2000
 # Beyond the time a tool was asked to run: connecting, creating the topic, ending.
 GRACE_S = 20
 # loadgen's and pullgen's exit status when they measured, but some replies were refusals.
@@ -60,20 +65,72 @@ class LoadTools:
                 raise SystemExit(
                     f"bench: no {source}; set HOTFIRE_LOAD_TOOLS to the directory of the load tools"
                 )
-            subprocess.run(["gcc", "-O2", "-o", str(directory / name), str(source), *libraries], check=True)
+            _compile(source, directory / name, libraries)
+        for name in _OURS:
+            _compile(OUR_SOURCES / f"{name}.c", directory / name, [])
 
     def send(
-        self, broker: str, topic: str, *, connections: int, window: int, body: int, seconds: int
+        self,
+        broker: str,
+        topic: str,
+        *,
+        connections: int,
+        window: int,
+        body: int,
+        seconds: int,
+        queues: int = 4,
     ) -> Measured:
-        shape = [str(connections), str(window), str(body), str(seconds)]
-        found = self._run("loadgen", broker, topic, shape, seconds=seconds, pattern=_SENT)
-        return Measured(
-            float(found["rate"]),
-            int(found["acked"]),
-            int(found["refused"]),
-            p50_ms=float(found["p50"]),
-            p99_ms=float(found["p99"]),
-        )
+        shape = [str(connections), str(window), str(body), str(seconds), "json", str(queues)]
+        return _sent(self._run("loadgen", broker, topic, shape, seconds=seconds, pattern=_SENT))
+
+    def send_batches(
+        self,
+        broker: str,
+        topic: str,
+        *,
+        connections: int,
+        window: int,
+        batch: int,
+        body: int,
+        seconds: int,
+        queues: int,
+        topics: int = 0,
+    ) -> Measured:
+        """With `topics` they are named `topic`-0 and so on, each of so many queues."""
+        shape = list(map(str, (connections, window, batch, body, seconds, queues, 0, topics)))
+        return _sent(self._run("batchgen", broker, topic, shape, seconds=seconds, pattern=_SENT))
+
+    def fill(
+        self,
+        broker: str,
+        topic: str,
+        *,
+        count: int,
+        body: int,
+        queues: int,
+        topics: int = 0,
+        rate_min: int = FILL_RATE_MIN,
+    ) -> Measured:
+        """So many messages, one by one, as fast as they are taken, which is `rate_min` a second at least."""
+        seconds = GRACE_S + count // rate_min
+        shape = list(map(str, (8, 64, 1, body, seconds, queues, count, topics)))
+        return _sent(self._run("batchgen", broker, topic, shape, seconds=seconds, pattern=_SENT))
+
+    def tails(
+        self,
+        broker: str,
+        topic: str,
+        *,
+        groups: int,
+        rate: int,
+        window: int,
+        body: int,
+        seconds: int,
+        first: int,
+    ) -> Measured:
+        """One writer into queue 0; the percentiles are of the way from its sending into each group."""
+        shape = list(map(str, (groups, rate, window, body, seconds, first)))
+        return _sent(self._run("tailgen", broker, topic, shape, seconds=seconds, pattern=_SENT))
 
     def pull(
         self, broker: str, topic: str, *, queues: int, readers: int, batch: int, seconds: int
@@ -95,6 +152,20 @@ class LoadTools:
 
     def floor(self, directory: Path, *, sync: bool) -> Floor:
         return Floor(self._directory / "floor", directory, sync=sync)
+
+
+def _compile(source: Path, program: Path, libraries: list[str]) -> None:
+    subprocess.run(["gcc", "-O2", "-o", str(program), str(source), *libraries], check=True)
+
+
+def _sent(found: re.Match[str]) -> Measured:
+    return Measured(
+        float(found["rate"]),
+        int(found["acked"]),
+        int(found["refused"]),
+        p50_ms=float(found["p50"]),
+        p99_ms=float(found["p99"]),
+    )
 
 
 class Floor:

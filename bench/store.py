@@ -5,25 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 from bench import storecases as cases
 from bench.meter import machine_seconds
+from bench.place import RESULTS, SCRATCH, facts
 from bench.storecases import GIB, QUICK, Size, Values
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench" / "results"
-SCRATCH = ROOT / "build" / "bench"
-"""Not below /tmp, which may be memory, where a sync is free."""
 
 
 @dataclass(frozen=True)
@@ -208,18 +201,7 @@ def markdown(rows: list[Row], foreign: dict[str, float], facts: dict[str, str]) 
 
 
 def _facts(size: Size) -> dict[str, str]:
-    asked = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{os.cpu_count()} cores, Linux {platform.release()}",
-        "Hotfire": f"{asked.stdout.strip() or 'unknown'}, Python {platform.python_version()}",
-        "runs": f"medians of {size.rounds} rounds, contenders in turn within each",
-    }
+    return {**facts(), "runs": f"medians of {size.rounds} rounds, contenders in turn within each"}
 
 
 def main(arguments: list[str]) -> int:
@@ -228,17 +210,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", action="append", metavar="CASE", help="append, twins, sync_flush, ...")
     chosen = parser.parse_args(arguments)
     size = QUICK if chosen.quick else Size()
-    facts = _facts(size)
+    said = _facts(size)
     SCRATCH.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as temporary:
         bench = Bench(size, Path(temporary), [], {}, {}, set(chosen.only or ()))
         bench.run()
-    text = markdown(bench.rows, bench.foreign, facts)
+    text = markdown(bench.rows, bench.foreign, said)
     print(text)
     results = SCRATCH if arguments else RESULTS
     results.mkdir(parents=True, exist_ok=True)
     raw = {
-        "facts": facts,
+        "facts": said,
         "rows": [asdict(row) for row in bench.rows],
         "foreign": bench.foreign,
         "raw": bench.raw,

@@ -19,4 +19,18 @@ runtime="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
 # Python keeps objects to the end on purpose: leaks are not what this looks for.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
 export PYTHONMALLOC=malloc PYTHONPATH=build/sanitize HOTFIRE_EXPECT_UNDER=build/sanitize
-LD_PRELOAD=$runtime exec "$python" -m pytest -m 'core and not slow and not crash and not interop' --timeout 300 "$@"
+check() {
+  LD_PRELOAD=$runtime "$python" -m pytest -m 'core and not slow and not crash and not interop' --timeout 300 "$@"
+}
+if [ $# -gt 0 ]; then
+  check "$@"
+  exit
+fi
+# Two halves at once, for two cores: the broker's tests, and all others.
+check tests/unit/broker > build/sanitize-broker.log 2>&1 &
+broker=$!
+code=0
+check --ignore=tests/unit/broker tests || code=$?
+wait "$broker" || code=$?
+cat build/sanitize-broker.log
+exit "$code"

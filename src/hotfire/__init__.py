@@ -13,27 +13,57 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotfire import errors
-    from hotfire.client.producer import Producer, SendResult, SendStatus
-    from hotfire.model import Message, MessageQueue
+    from hotfire import errors, sync
+    from hotfire.client.app import App
+    from hotfire.client.choosing import by_key_hash
+    from hotfire.client.confirm import NotStored, Stored
+    from hotfire.client.consumer import Consumer
+    from hotfire.client.consumersettings import ConsumeFrom
+    from hotfire.client.hooks import SendHook
+    from hotfire.client.listening import ConsumeContext, ConsumeResult
+    from hotfire.client.once import Once, RedisOnce, SqliteOnce
+    from hotfire.client.producer import Producer
+    from hotfire.client.pullconsumer import PullConsumer
+    from hotfire.client.queuereader import QueueReader
+    from hotfire.client.results import SendResult, SendStatus
+    from hotfire.model import Message, MessageQueue, ReceivedMessage
 
-__all__ = ["Message", "MessageQueue", "Producer", "SendResult", "SendStatus", "errors"]
+__all__ = [
+    "App", "ConsumeContext", "ConsumeFrom", "ConsumeResult", "Consumer", "Message", "MessageQueue",
+    "NotStored", "Once", "Producer", "PullConsumer", "QueueReader", "ReceivedMessage", "RedisOnce",
+    "SendHook", "SendResult", "SendStatus", "SqliteOnce", "Stored", "by_key_hash", "errors", "sync",
+]  # fmt: skip
 
 _HOMES = {
-    "Message": "hotfire.model",
-    "MessageQueue": "hotfire.model",
-    "Producer": "hotfire.client.producer",
-    "SendResult": "hotfire.client.producer",
-    "SendStatus": "hotfire.client.producer",
+    "App": "client.app",
+    "ConsumeContext": "client.listening",
+    "ConsumeFrom": "client.consumersettings",
+    "ConsumeResult": "client.listening",
+    "Consumer": "client.consumer",
+    "Message": "model",
+    "MessageQueue": "model",
+    "NotStored": "client.confirm",
+    "Once": "client.once",
+    "Producer": "client.producer",
+    "PullConsumer": "client.pullconsumer",
+    "QueueReader": "client.queuereader",
+    "ReceivedMessage": "model",
+    "RedisOnce": "client.once",
+    "SendHook": "client.hooks",
+    "SendResult": "client.results",
+    "SendStatus": "client.results",
+    "SqliteOnce": "client.once",
+    "Stored": "client.confirm",
+    "by_key_hash": "client.choosing",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("hotfire.errors")
+    if name in ("errors", "sync"):
+        return importlib.import_module(f"hotfire.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'hotfire' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(f"hotfire.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -15,9 +15,19 @@
     │   ├── Timeout                          nothing came in time
     │   └── NoRoute                          no name server knows a broker for the topic
     ├── NotRunning                       a client that was not started, or was closed
+    ├── NotAssigned                      a queue that is not this consumer's, or no more
+    ├── TooManyInFlight                  as many sends wait for their answers as may; nothing was sent
+    ├── RateLimited                      faster than the producer may; nothing was sent
     ├── StoreError                       the disk or what is on it
     │   ├── StoreReadOnly, StoreBusy, StoreFull, StoreCorrupt, RecordInvalid
     └── ConfigError                      a setting that cannot be used
+
+>>> async def example() -> None:
+...     async with Producer("127.0.0.1:9876") as producer:
+...         try:
+...             await producer.send(Message("orders", b"paid"))
+...         except HotfireError as error:
+...             print(error, error.retriable, error.outcome_unknown)
 
 Retry loops read two class attributes instead of a list of names: `retriable` (another attempt may
 succeed, perhaps on another broker) and `refresh_route` (ask a name server before the next attempt).
@@ -35,6 +45,15 @@ class HotfireError(Exception):
 
     retriable: ClassVar[bool] = False
     refresh_route: ClassVar[bool] = False
+
+    # What a failed send tells of itself; see Producer.confirm.
+    topic: str | None = None
+    message_id: str | None = None
+    outcome_unknown: bool = False
+    """The message may be stored: some attempt reached a broker, or may have, and was not answered."""
+    unanswered: tuple[Any, ...] = ()
+    results: tuple[Any, ...] = ()
+    """Of the parts of a batch that were stored before this one failed."""
 
 
 class ProtocolError(HotfireError):
@@ -163,6 +182,18 @@ class NoRoute(Unreachable):
 
 class NotRunning(HotfireError):
     """The client was not started yet, or was closed."""
+
+
+class NotAssigned(HotfireError):
+    """The queue is not this consumer's: it never was, or the group's queues were shared anew."""
+
+
+class TooManyInFlight(HotfireError):
+    """As many sends wait for their answers as may at once. Nothing was sent; slow down."""
+
+
+class RateLimited(HotfireError):
+    """More than `max_rate` a second, and waiting was not wanted or would take too long. Nothing was sent."""
 
 
 class StoreError(HotfireError):

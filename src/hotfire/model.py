@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hotfire.errors import BrokerRefused
 
@@ -28,6 +29,8 @@ class Perm:
 TOPIC_CHARACTERS_MAX = 127
 RETRY_TOPIC_CHARACTERS_MAX = 255
 GROUP_CHARACTERS_MAX = 120
+TOPIC_QUEUES_MAX = 4096
+"""Of one topic; each costs memory whether it is used or not. The largest of our own has 1024."""
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -156,7 +159,11 @@ class Message:
 
 @dataclass(slots=True, frozen=True)
 class ReceivedMessage:
-    """What an application gets: the message, and where and when it was stored."""
+    """What an application gets: the message, and where and when it was stored.
+
+    >>> async def handle(message: ReceivedMessage) -> None:
+    ...     print(message.body, message.tag, message.queue.queue_id, message.queue_offset)
+    """
 
     topic: str
     body: bytes
@@ -175,15 +182,18 @@ class ReceivedMessage:
     store_host: str
     reconsume_times: int = 0
     compression: str | None = None
-    """Set when the body is compressed in a way we cannot undo; it is then the stored body."""
+    """Set when the body does not unpack as its producer said: in which way; it is then as stored."""
 
 
 # --- topics and routes -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True, frozen=True, order=True)
-class MessageQueue:
-    """One queue of a topic on one broker. Ordered as the Java client orders queues."""
+class MessageQueue(NamedTuple):
+    """One queue of a topic on one broker. Ordered as the Java client orders queues.
+
+    >>> MessageQueue("orders", "broker-a", 2) < MessageQueue("orders", "broker-b", 0)
+    True
+    """
 
     topic: str
     broker_name: str

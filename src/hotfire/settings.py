@@ -229,8 +229,10 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _NATURAL_LINE = re.compile(r"\r\n|\r|\n")
 
 
-def load_properties(text: str) -> dict[str, str]:
+def load_properties(text: str, *, with_bare: bool = True) -> dict[str, str]:
     r"""What a Java properties file says: comments, continued lines, escapes; the last of equal keys wins.
+
+    Without `with_bare`, lines that give their key no value at all take none away either.
 
     >>> load_properties("# ports\nlistenPort = 9876\nbrokerName:a\\u0062 \\\n   c\nflag\n")
     {'listenPort': '9876', 'brokerName': 'ab c', 'flag': ''}
@@ -238,8 +240,22 @@ def load_properties(text: str) -> dict[str, str]:
     properties = {}
     for line in _logical_lines(text.removeprefix("\ufeff")):
         key, value = _split(line)
+        if key == line.rstrip(_SPACE) and not with_bare:
+            continue
         properties[_unescape(key)] = _unescape(value)
     return properties
+
+
+def bare_lines(text: str) -> tuple[str, ...]:
+    r"""Lines of a properties file that name a key and give it no value at all.
+
+    Java takes them for keys with an empty value; a person forgot something.
+
+    >>> bare_lines("brokerName\nlistenPort = 9876\nbrokerIP1=\n")
+    ('brokerName',)
+    """
+    lines = (line.rstrip(_SPACE) for line in _logical_lines(text.removeprefix("\ufeff")))
+    return tuple(line for line in lines if _split(line)[0] == line)
 
 
 def _logical_lines(text: str) -> Iterator[str]:

@@ -79,7 +79,8 @@ def broker_config(directory: Path, *, name: str = "broker-a", **settings: object
 
 def namesrv_config(directory: Path, **settings: object) -> str:
     return config_file(
-        directory / "namesrv.conf", **{"bindAddress": "127.0.0.1", "listenPort": 0, **settings}
+        directory / "namesrv.conf",
+        **{"bindAddress": "127.0.0.1", "listenPort": 0, "kvConfigPath": directory / "kv.json", **settings},
     )
 
 

@@ -41,6 +41,8 @@ class RecordingNameServer:
 
     port: int = 0
     connections: int = 0
+    silent: int = 0
+    """Connections, from the first on, that are never answered on."""
     registrations: list[Registration] = field(default_factory=list)
     goodbyes: list[UnregisterBroker] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -70,7 +72,8 @@ class RecordingNameServer:
         while data := await reader.read(1 << 20):
             for command in frames.receive_data(data):
                 self._take(number, command)
-                writer.write(encode(command.reply(0, fields={})))
+                if number > self.silent:
+                    writer.write(encode(command.reply(0, fields={})))
         writer.close()
 
     def _take(self, number: int, command: Command) -> None:
@@ -141,6 +144,20 @@ def test_every_name_server_hears_of_everything_every_period(tmp_path: Path) -> N
                     assert (request.broker_name, request.broker_id) == ("broker-a", 0)
                     assert (request.broker_addr, request.cluster_name) == (program.broker, "DefaultCluster")
                     assert set(registration.topics.topics) == topics
+
+    bounded(scenario())
+
+
+def test_a_connection_without_answers_is_given_up(tmp_path: Path) -> None:
+    """A connection on which nobody answers leads nowhere, though nobody closed it: another is made."""
+
+    async def scenario() -> None:
+        async with (
+            RecordingNameServer(silent=1).listening() as server,
+            broker_with(tmp_path, server.address, registerBrokerTimeoutMills=200),
+        ):
+            await server.until(2)
+            assert [registration.connection for registration in server.registrations[:2]] == [1, 2]
 
     bounded(scenario())
 

@@ -20,9 +20,10 @@ from hotfire.errors import Unreachable
 from hotfire.net.peer import Peer
 from hotfire.protocol.requests import PullMessage, UpdateConsumerOffset
 from tests.crash.inject import InjectedHotfire, Point, target
-from tests.crash.traffic import QUEUES, SEND_TIMEOUT_S, SUBSCRIPTION, TOPIC, Traffic, missing, read_back
+from tests.crash.traffic import QUEUES, SEND_TIMEOUT_S, TOPIC, Traffic, missing, read_back
 from tests.peers import remoting
 from tests.peers.process import ProcessFailed
+from tests.peers.pulling import SUBSCRIPTION
 
 SEGMENT_BYTES = 65536
 SMALL = {

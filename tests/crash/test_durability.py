@@ -122,15 +122,22 @@ def queues_follow_beside_the_sends(trace: Trace) -> None:
     a checkpoint follows, and it claims no more than was on the disk and names the time of its last record."""
     first, last = trace.replies[0].left, trace.replies[-1].left
     beside = [each for each in trace.queue_syncs if first < each.begin < last]
-    assert len({each.target for each in beside}) == QUEUES
+    files = {
+        each.target
+        for each in beside
+        if Path(each.target).name.isdigit() and len(Path(each.target).name) == 20
+    }
+    assert len(files) == QUEUES
+    directories = {each.target for each in beside} - files
+    assert {str(Path(file).parent) for file in files} <= directories, "a file whose name is not on the disk"
     assert {each.pid for each in beside}.isdisjoint({trace.loop_pid, *trace.log_pids})
-    assert len({each.pid for each in beside}) == 1
-    (pid,) = {each.pid for each in beside}
     checkpoints = [each for each in trace.checkpoints if first < each.begin < last]
     assert len(checkpoints) >= 2
+    assert len({each.pid for each in checkpoints}) == 1
+    pids = {each.pid for each in beside} | {each.pid for each in checkpoints}
     order = sorted(
-        [(each.begin, "queue") for each in trace.queue_syncs if each.pid == pid]
-        + [(each.begin, "checkpoint") for each in trace.checkpoints if each.pid == pid]
+        [(each.begin, "queue") for each in trace.queue_syncs if each.pid in pids]
+        + [(each.begin, "checkpoint") for each in trace.checkpoints if each.pid in pids]
     )
     kinds = [kind for _, kind in order]
     assert kinds[-1] == "checkpoint"

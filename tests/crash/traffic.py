@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from hotfire.errors import BrokerRefused, ServiceNotAvailable, Unreachable
+from hotfire.errors import BrokerRefused, ServiceNotAvailable, SystemBusy, Unreachable
 from hotfire.net.peer import Peer
 from hotfire.protocol.record import Record, iter_records
-from hotfire.protocol.requests import PullMessage, SendMessageV2
+from hotfire.protocol.requests import SendMessageV2
+from tests.peers.pulling import pull
 
 TOPIC, QUEUES = "Traffic", 4
 SEND_TIMEOUT_S = 20.0
 RETRY_S = 0.02
-SUBSCRIPTION = 4
 
 
 class Ack(NamedTuple):
@@ -120,7 +120,7 @@ class Traffic:
         key = f"key-{number}" if self._is_keyed else None
         try:
             reply = await peer.ask(request(self._rng.randrange(QUEUES), body, key), SEND_TIMEOUT_S)
-        except ServiceNotAvailable as refusal:
+        except (ServiceNotAvailable, SystemBusy) as refusal:
             if not self._is_patient:
                 raise
             self.refusals.append(refusal)
@@ -158,18 +158,7 @@ async def read_back(address: str) -> dict[tuple[int, int], Record]:
             offset, end = 0, 1
             while offset < end:
                 reply = await peer.invoke(
-                    PullMessage(
-                        consumer_group="reader",
-                        topic=TOPIC,
-                        queue_id=queue_id,
-                        queue_offset=offset,
-                        max_msg_nums=32,
-                        sys_flag=SUBSCRIPTION,
-                        commit_offset=0,
-                        suspend_timeout_millis=0,
-                        subscription="*",
-                        sub_version=0,
-                    ),
+                    pull("reader", TOPIC, queue_id, offset),
                     SEND_TIMEOUT_S,
                 )
                 assert reply.fields is not None

@@ -8,33 +8,39 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.interop.clients import Clients, Server
+from tests.interop.both import Peer, Told, tell
+from tests.interop.clients import APACHE_SETTINGS, HOTFIRE_ARGUMENTS, Server
 from tests.peers import jars
 from tests.peers.apache import ApacheCluster
 from tests.peers.hotfire import HotfireProcess
-from tests.peers.java_client import JavaClient
 
 _names = itertools.count(1)
-MATRIX = [(version, headers) for version in jars.CLIENT_VERSIONS for headers in ("JSON", "ROCKETMQ")]
+
+
+def _server(directory: Path, peer: str | None = None) -> Server:
+    if (peer or os.environ.get("HOTFIRE_PEER", "hotfire")) == "apache":
+        return ApacheCluster(directory, settings=APACHE_SETTINGS)
+    return HotfireProcess(directory, arguments=HOTFIRE_ARGUMENTS)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One running name server and broker for all tests, which use topics and groups of their own."""
+def new_server() -> Callable[..., Server]:
+    """A name server and a broker of one's own with their data in a directory, not yet started; Apache's or
+    ours as it was asked for."""
     if missing := jars.missing_tools():
         pytest.fail(f"install {' and '.join(missing)}: these tests run the Java clients")
-    directory = tmp_path_factory.mktemp("server")
-    running: Server
-    if os.environ.get("HOTFIRE_PEER", "hotfire") == "apache":
-        # Cold and on few cores it refuses sends that waited 200 ms; its speed is not what is tested here.
-        running = ApacheCluster(directory, settings={"waitTimeMillsInSendQueue": "5000"})
-    else:
-        running = HotfireProcess(directory)
-    with running:
+    return _server
+
+
+@pytest.fixture(scope="session")
+def server(new_server: Callable[..., Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One running name server and broker for all tests, which use topics and groups of their own."""
+    with new_server(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 
@@ -44,11 +50,16 @@ def unique() -> Callable[[str], str]:
     return lambda prefix: f"{prefix}-{next(_names)}"
 
 
-@pytest.fixture(params=MATRIX, ids=lambda chosen: "-".join(chosen))
-def clients(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Clients]:
-    """Java clients in each version and header serialisation; none outlives its test."""
-    started: list[JavaClient] = []
-    version, serialization = request.param
-    yield Clients(version, serialization, tmp_path, started)
-    for client in started:
-        client.kill()
+@pytest.fixture(scope="session")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Peer], Told]]:
+    """What Apache's servers and what ours had to say to everything they are asked.
+
+    Each is asked once, both at the same time: rows wait for timers more than they work.
+    """
+    if missing := jars.missing_tools():
+        pytest.fail(f"install {' and '.join(missing)}: these tests run Apache's servers and clients")
+
+    places: dict[Peer, Path] = {peer: tmp_path_factory.mktemp(peer) for peer in ("apache", "hotfire")}
+    with ThreadPoolExecutor(len(places)) as threads:
+        asked = {peer: threads.submit(tell, peer, place) for peer, place in places.items()}
+        yield lambda peer: asked[peer].result()

@@ -6,6 +6,7 @@ The checker must not trust the sender's word, so it knows by itself what should 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -32,22 +33,32 @@ def content(index: int) -> Content:
     return Content(index, _body(index), _keys(index), _tags(index), _properties(index))
 
 
-def differences(event: dict[str, Any]) -> list[str]:
-    """How a received message differs from the one that was sent; empty when it does not."""
+def differences(
+    event: dict[str, Any], *, ignoring: Iterable[str] = (), but: Iterable[str] = (), **chosen: Any
+) -> list[str]:
+    """How a received message differs from the one that was sent; empty when it does not.
+
+    `ignoring` names properties a detour leaves behind, `but` facts that are not asked for; `chosen` replaces
+    a fact: a function of the index.
+    """
     expected = content(event["index"])
-    user = {name: text for name, text in event["properties"].items() if name not in SYSTEM_PROPERTIES}
-    facts = [
-        ("size", len(expected.body), event["size"]),
-        ("sha1", _sha1(expected.body), event["sha1"]),
-        ("keys", expected.keys, event["keys"]),
-        ("tags", expected.tags, event["tags"]),
-        ("properties", expected.properties, user),
-        ("reconsumeTimes", 0, event["reconsumeTimes"]),
-    ]
+    passing = SYSTEM_PROPERTIES | set(ignoring)
+    user = {name: text for name, text in event["properties"].items() if name not in passing}
+    facts: dict[str, Any] = {
+        "size": len(expected.body),
+        "sha1": _sha1(expected.body),
+        "keys": expected.keys,
+        "tags": expected.tags,
+        "reconsumeTimes": 0,
+    }
+    facts |= {name: choose(expected.index) for name, choose in chosen.items()}
+    facts = {name: right for name, right in facts.items() if name not in set(but)}
+    seen = {name: event[name] for name in facts} | {"properties": user}
+    facts["properties"] = expected.properties
     return [
-        f"message {expected.index}: {name} should be {right!r}, is {seen!r}"
-        for name, right, seen in facts
-        if right != seen
+        f"message {expected.index}: {name} should be {right!r}, is {seen[name]!r}"
+        for name, right in facts.items()
+        if right != seen[name]
     ]
 
 

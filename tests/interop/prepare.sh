@@ -1,5 +1,6 @@
 #!/bin/sh
-# Resolves the Java peers from Maven Central and compiles the client programs; quick when nothing changed.
+# Resolves the peers from Maven Central and the Go proxy and compiles the client programs; quick when nothing changed.
 set -eu
 cd "$(dirname "$0")/../.."
-exec python3 -m tests.peers.jars
+python3 -m tests.peers.jars
+exec python3 -m tests.peers.goclient

@@ -14,7 +14,7 @@ from tests.peers.apache import ApacheCluster, mqadmin
 from tests.peers.ports import free_port
 from tests.unit.store.driven import Driven, tree
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 OURS = {
     "segment_bytes": 1 << 20,
     "queue_file_bytes": 6000,

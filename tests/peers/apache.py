@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -20,6 +21,9 @@ from tests.peers.process import LineProcess, ProcessFailed, poll_until
 FlushDiskType = Literal["SYNC_FLUSH", "ASYNC_FLUSH"]
 
 CLUSTER_NAME = "DefaultCluster"
+OTHER_NAME = "broker-b"
+OTHER_SETTINGS = {"autoCreateTopicEnable": "false", "registerNameServerPeriod": "10000"}
+"""Of a second broker beside the one that serves."""
 READY_TIMEOUT_S = 60.0
 ADMIN_TIMEOUT_S = 60.0
 
@@ -84,6 +88,23 @@ class ApacheCluster:
         }
         self._namesrv_process: LineProcess | None = None
         self._broker_process: LineProcess | None = None
+        self._other: ApacheCluster | None = None
+
+    @classmethod
+    @contextmanager
+    def name_server(cls, directory: Path) -> Iterator[str]:
+        """The name server alone, its key-value table in `directory` too; yields its address."""
+        alone = cls(directory)
+        process = alone._start_namesrv({"kvConfigPath": str(directory / "kvConfig.json")})
+        try:
+            poll_until(
+                lambda: _answers(process, alone.namesrv),
+                what=f"answer of the name server at {alone.namesrv}",
+                timeout_s=READY_TIMEOUT_S,
+            )
+            yield alone.namesrv
+        finally:
+            process.kill()
 
     @property
     def pid(self) -> int:
@@ -113,9 +134,10 @@ class ApacheCluster:
         self.ready_seconds = time.monotonic() - started_at
         return self
 
-    def _start_namesrv(self) -> LineProcess:
+    def _start_namesrv(self, settings: Mapping[str, str] | None = None) -> LineProcess:
         config = self.directory / "namesrv.conf"
-        _write_properties(config, {"listenPort": self.namesrv.rpartition(":")[2], "bindAddress": "127.0.0.1"})
+        port = self.namesrv.rpartition(":")[2]
+        _write_properties(config, {"listenPort": port, "bindAddress": "127.0.0.1", **(settings or {})})
         command = _java(self.directory, _SMALL_FLAGS, "namesrv")
         return LineProcess(
             [*command, "-c", str(config)],
@@ -151,8 +173,37 @@ class ApacheCluster:
         assert self._broker_process is not None, "not started"
         self._broker_process.kill()
 
+    def start_broker(self) -> None:
+        """Start it again after `kill9`, on the same store and ports, and wait until it serves."""
+        self._broker_process = self._start_broker()
+        poll_until(self._is_registered, what=f"route to {self.broker}", timeout_s=READY_TIMEOUT_S)
+
+    def start_other(self) -> None:
+        """A second broker at the same name server, which makes no topics by itself."""
+        if self._other is None:
+            settings = {**OTHER_SETTINGS, "namesrvAddr": self.namesrv}
+            self._other = ApacheCluster(self.directory / "other", broker_name=OTHER_NAME, settings=settings)
+            self._other.directory.mkdir()
+        other = self._other
+        other._broker_process = other._start_broker()
+        poll_until(
+            lambda: other.broker in remoting.brokers(self.namesrv),
+            what=f"route to {other.broker}",
+            timeout_s=READY_TIMEOUT_S,
+        )
+
+    def stop_other(self) -> None:
+        assert self._other is not None, "not started"
+        self._other.stop()
+
+    def cut_other(self) -> None:
+        assert self._other is not None, "not started"
+        remoting.unregister_broker(self.namesrv, OTHER_NAME, self._other.broker)
+
     def stop(self) -> None:
         """SIGTERM, broker first, so that it unregisters and closes its store."""
+        if self._other is not None:
+            self._other.stop()
         for process in (self._broker_process, self._namesrv_process):
             if process is not None and process.alive:
                 process.terminate(timeout_s=60.0)
@@ -185,6 +236,11 @@ def mqadmin(arguments: Sequence[str], namesrv: str, *, directory: Path) -> str:
             f"mqadmin {' '.join(arguments)}: status {done.returncode}: {done.stdout}{done.stderr}"
         )
     return done.stdout
+
+
+def admin_command(directory: Path, source: Path) -> list[str]:
+    """The command line of a Java source file that may use mqadmin's classes; `directory` takes its logs."""
+    return [*_java(directory, _SMALL_FLAGS, "tools")[:-1], str(source)]
 
 
 def _java(directory: Path, flags: Sequence[str], program: str) -> list[str]:

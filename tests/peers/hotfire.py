@@ -13,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.peers.apache import FlushDiskType
+from tests.peers import remoting
+from tests.peers.apache import OTHER_NAME, OTHER_SETTINGS, FlushDiskType
 from tests.peers.jars import ROOT
 from tests.peers.process import LineProcess
 
@@ -41,6 +42,8 @@ class HotfireProcess:
         flush = [] if flush_disk_type is None else ["--flush", flush_disk_type]
         self._arguments = [*flush, *arguments]
         self._process: LineProcess | None = None
+        self._other: LineProcess | None = None
+        self._other_broker = "127.0.0.1:0"
 
     @property
     def process(self) -> LineProcess:
@@ -97,7 +100,40 @@ class HotfireProcess:
         """Start again on the same data and the same ports, after `kill9` or `terminate`."""
         return self.start()
 
+    def start_broker(self) -> None:
+        """As `restart`: the broker, and here the name server with it, after `kill9`."""
+        self.restart()
+
+    def start_other(self) -> None:
+        """A second broker, broker-b, at the same name server. It makes no topics by itself, so that nobody
+        gets to it who does not look for it. A second start takes data and port of the first."""
+        settings = {
+            "brokerName": OTHER_NAME,
+            "bindAddress": "127.0.0.1",
+            "listenPort": self._other_broker.rpartition(":")[2],
+            "storePathRootDir": self.directory / "other",
+            **OTHER_SETTINGS,
+        }
+        pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        self._other = LineProcess(
+            [str(executable()), "broker", "-n", self.namesrv, *pairs], log=self.directory / "other.err"
+        )
+        line = self._other.wait_line(
+            lambda text: text.startswith(_READY), what="ready line", timeout_s=READY_TIMEOUT_S
+        )
+        told = dict(word.split("=", 1) for word in line.removeprefix(_READY).split())
+        self._other_broker = told["broker"]
+
+    def stop_other(self) -> None:
+        assert self._other is not None, "not started"
+        self._other.terminate(TERMINATE_TIMEOUT_S)
+
+    def cut_other(self) -> None:
+        remoting.unregister_broker(self.namesrv, OTHER_NAME, self._other_broker)
+
     def stop(self) -> None:
+        if self._other is not None and self._other.alive:
+            self.stop_other()
         if self._process is not None and self._process.alive:
             self.terminate()
 

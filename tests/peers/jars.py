@@ -24,12 +24,25 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("HOTFIRE_PEER_CACHE", ROOT / ".cache" / "peers"))
 SERVER_POM = ROOT / "tests" / "peers" / "pom.xml"
 CLIENT_PROJECT = ROOT / "tests" / "interop" / "java"
+EXAMPLE_POM = ROOT / "bench" / "pom.xml"
 
 
 def server_class_path() -> str:
     """Name server, broker and mqadmin of the reference implementation."""
     place = CACHE / f"server-{SERVER_VERSION}"
     _ensure(place, SERVER_POM, [SERVER_POM], version=SERVER_VERSION, compile_sources=False)
+    return f"{place / 'lib'}/*"
+
+
+def example_class_path() -> str:
+    """The reference implementation's own examples, its benchmark producer among them."""
+    return class_path(f"example-{SERVER_VERSION}", EXAMPLE_POM)
+
+
+def class_path(name: str, pom: Path) -> str:
+    """All jars that a project without sources names, kept under `name`."""
+    place = CACHE / name
+    _ensure(place, pom, [pom], version=SERVER_VERSION, compile_sources=False)
     return f"{place / 'lib'}/*"
 
 
@@ -44,8 +57,8 @@ def client_class_path(version: str) -> str:
 
 
 def missing_tools() -> list[str]:
-    """Programs without which no Java peer can be built or run."""
-    return [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    """Programs without which no peer can be built or run."""
+    return [tool for tool in ("java", "mvn", "go") if shutil.which(tool) is None]
 
 
 def _ensure(place: Path, pom: Path, inputs: list[Path], *, version: str, compile_sources: bool) -> None:
@@ -54,7 +67,7 @@ def _ensure(place: Path, pom: Path, inputs: list[Path], *, version: str, compile
     for source in inputs:
         digest.update(source.read_bytes())
     stamp = place / "stamp"
-    with _locked_cache():
+    with locked_cache():
         if stamp.exists() and stamp.read_text() == digest.hexdigest():
             return
         shutil.rmtree(place, ignore_errors=True)
@@ -74,7 +87,7 @@ def _ensure(place: Path, pom: Path, inputs: list[Path], *, version: str, compile
 
 
 @contextmanager
-def _locked_cache() -> Iterator[None]:
+def locked_cache() -> Iterator[None]:
     """Test processes that start together must not build into the same directory."""
     CACHE.mkdir(parents=True, exist_ok=True)
     # The cache ignores itself, wherever HOTFIRE_PEER_CACHE puts it.
@@ -87,7 +100,7 @@ def _locked_cache() -> Iterator[None]:
 def main() -> int:
     """Prepare every class path and say where it is."""
     if missing := missing_tools():
-        sys.stderr.write(f"missing programs: {', '.join(missing)}; install a JDK (17) and Maven\n")
+        sys.stderr.write(f"missing programs: {', '.join(missing)}; install a JDK (17), Maven and Go\n")
         return 1
     sys.stdout.write(f"server {SERVER_VERSION}: {server_class_path()}\n")
     for version in CLIENT_VERSIONS:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.peers.process import poll_until
+
 QUERY_MESSAGE = 12
 QUERY_CONSUMER_OFFSET = 14
 UPDATE_CONSUMER_OFFSET = 15
@@ -23,8 +25,11 @@ SEARCH_OFFSET_BY_TIMESTAMP = 29
 GET_MAX_OFFSET = 30
 GET_MIN_OFFSET = 31
 GET_CONSUMER_LIST_BY_GROUP = 38
+UNREGISTER_BROKER = 104
 GET_ROUTE_BY_TOPIC = 105
+SEND_MESSAGE_V2 = 310
 
+STORED_TIMEOUT_S = 60.0
 SUCCESS = 0
 QUERY_NOT_FOUND = 22
 _opaque = itertools.count(1)
@@ -43,7 +48,12 @@ class Answer:
 
 
 def ask(
-    address: str, code: int, fields: Mapping[str, object] | None = None, *, timeout_s: float = 5.0
+    address: str,
+    code: int,
+    fields: Mapping[str, object] | None = None,
+    *,
+    body: bytes = b"",
+    timeout_s: float = 5.0,
 ) -> Answer:
     """One request, one answer, whatever its code. Raises OSError when nobody serves the address."""
     host, _, port = address.rpartition(":")
@@ -58,7 +68,7 @@ def ask(
     }
     encoded = json.dumps(header).encode()
     with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
-        connection.sendall(struct.pack(">ii", 4 + len(encoded), len(encoded)) + encoded)
+        connection.sendall(struct.pack(">ii", 4 + len(encoded) + len(body), len(encoded)) + encoded + body)
         (length,) = struct.unpack(">i", _read_exactly(connection, 4))
         frame = _read_exactly(connection, length)
     (marked,) = struct.unpack(">i", frame[:4])
@@ -70,9 +80,9 @@ def ask(
     )
 
 
-def call(address: str, code: int, fields: Mapping[str, object] | None = None) -> Answer:
+def call(address: str, code: int, fields: Mapping[str, object] | None = None, *, body: bytes = b"") -> Answer:
     """As `ask`, but anything other than success is an exception."""
-    answer = ask(address, code, fields)
+    answer = ask(address, code, fields, body=body)
     if answer.code != SUCCESS:
         raise Refused(f"request {code} {fields} to {address}: code {answer.code}: {answer.remark}")
     return answer
@@ -90,6 +100,18 @@ def create_topic(broker: str, topic: str, queues: int) -> None:
         "order": False,
     }
     call(broker, UPDATE_AND_CREATE_TOPIC, fields)
+
+
+def unregister_broker(namesrv: str, name: str, address: str) -> None:
+    """Make a name server forget a broker, until that registers again."""
+    fields = {"brokerName": name, "brokerAddr": address, "clusterName": "DefaultCluster", "brokerId": 0}
+    call(namesrv, UNREGISTER_BROKER, fields)
+
+
+def brokers(namesrv: str) -> list[str]:
+    """Addresses of the brokers a name server knows, by the topic every broker makes."""
+    found = route(namesrv, "BenchmarkTest") or {"brokerDatas": []}
+    return [one["brokerAddrs"]["0"] for one in found["brokerDatas"]]
 
 
 def route(namesrv: str, topic: str) -> dict[str, Any] | None:
@@ -112,6 +134,15 @@ def stored_count(namesrv: str, broker: str, topic: str) -> int:
         total += int(call(broker, GET_MAX_OFFSET, fields).fields["offset"])
         total -= int(call(broker, GET_MIN_OFFSET, fields).fields["offset"])
     return total
+
+
+def await_stored(namesrv: str, broker: str, topic: str, count: int) -> None:
+    """Wait until so many messages can be pulled: the queues of Apache's broker follow its log by a moment."""
+    poll_until(
+        lambda: stored_count(namesrv, broker, topic) >= count,
+        what=f"{count} messages in {topic} of {broker}",
+        timeout_s=STORED_TIMEOUT_S,
+    )
 
 
 def max_offsets(broker: str, topic: str, queues: int) -> list[int]:

@@ -133,14 +133,14 @@ def flush(store: Store) -> None:
 class NoDirectorySync(SimDisk):
     """Names are never made durable on purpose."""
 
-    def _sync_directory(self, path: Path) -> None:
+    def _sync_directory(self, path: Path, *, later: bool = False) -> None:
         pass
 
 
 class NoZeros(SimDisk):
     """What lies behind the end is left there."""
 
-    def zero(self, fd: int, start: int, size: int) -> int:
+    def zero(self, fd: int, start: int, size: int, *, later: bool = False) -> int:
         return 0
 
 

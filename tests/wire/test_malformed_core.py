@@ -93,7 +93,7 @@ class Target:
         """Feeds `data` from its start; the bytes no longer needed. -1: a server would hang up here."""
         at = 0
         while True:
-            consumed, following, waiting, ready, commits = self.lane.serve(
+            consumed, following, waiting, ready, pulls = self.lane.serve(
                 data, at, BORN_HOST, scripts.START_MS
             )
             at += consumed
@@ -101,7 +101,7 @@ class Target:
             self.stops[following] += 1
             self.sent_replies += waiting or b""
             self.pull_replies += ready or b""
-            assert all(isinstance(offset, int) for _, _, offset in commits)
+            assert all(isinstance(offset, int) for _, _, offset, _, _, _ in pulls)
             if following == NEXT_PARTIAL:
                 return at
             if following == NEXT_BAD_LENGTH:

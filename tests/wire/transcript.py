@@ -232,9 +232,9 @@ class Step:
     ip: str = "127.0.0.1"
 
 
-def replay(steps: list[Step], root: Path, **settings: Any) -> Bench:
+def replay(steps: list[Step], root: Path, kind: type[Bench] = Bench, **settings: Any) -> Bench:
     """The bench after all of `steps`, closed."""
-    bench = Bench(root, steps[0].now_ms, **settings)
+    bench = kind(root, steps[0].now_ms, **settings)
     for step in steps:
         bench.advance(step.now_ms)
         peer = bench.peer(step.conn, step.ip)

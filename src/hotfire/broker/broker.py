@@ -8,7 +8,6 @@ program that serves users is the program a simulator runs.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import logging
 import os
@@ -18,42 +17,53 @@ from concurrent.futures import Future
 from typing import Any, cast
 
 from hotfire import core
-from hotfire.broker import access, handlers
+from hotfire.broker import changes, handlers
+from hotfire.broker.access import Access
+from hotfire.broker.asks import Asks
+from hotfire.broker.backlog import Backlogs
 from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused
 from hotfire.broker.clients import Clients
 from hotfire.broker.cold import ColdReads
 from hotfire.broker.config import BrokerConfig, BrokerRole
 from hotfire.broker.fastlane import NEXT_FULL, NEXT_MUCH, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
+from hotfire.broker.locks import QueueLocks
+from hotfire.broker.modes import Modes
 from hotfire.broker.offsets import Offsets
 from hotfire.broker.parked import Parked, ParkedPull
+from hotfire.broker.routes import Then
+from hotfire.broker.schedule import Fetch, Schedule
+from hotfire.broker.settings_file import SettingsFile
+from hotfire.broker.statistics import Statistics
 from hotfire.broker.topics import Topics
+from hotfire.broker.waiting import One, Waiting
+from hotfire.broker.waking import Waking
 from hotfire.errors import (
     BrokerRefused,
+    LocalProtocolError,
     MalformedRequest,
     RemoteProtocolError,
     StoreBusy,
     StoreError,
     StoreReadOnly,
 )
-from hotfire.model import TopicConfig
+from hotfire.model import DataVersion, TopicConfig
 from hotfire.net.heart import Connection, Heart, Watch
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command, decode, encode, frame_size
 from hotfire.protocol.ids import UniqueIds
 from hotfire.protocol.record import Host, encode_properties
-from hotfire.protocol.requests import REQUESTS, NotifyConsumerIdsChanged, Request, SendReply
+from hotfire.protocol.requests import REQUESTS, Request, SendReply
+from hotfire.store.config import delays_ms
 from hotfire.store.store import Store
 
 log = logging.getLogger("hotfire.broker")
 
 EXPIRE_PERIOD_MS = 10_000
 RECHECK_PERIOD_MS = 5_000
-STILL_EMPTY: dict[str, dict[str, Any]] = {
-    "delayOffset.json": {"offsetTable": {}},
-    "consumerFilter.json": {"filterDataByTopic": {}},
-}
-"""Tables of what is not served yet. One that another broker has filled stays as it is."""
+COUNT_PERIOD_MS = 1_000
+HANDLED_PER_PASS_MAX = 32
+"""Requests of one connection that handlers serve before the others have their turn: some 3 ms."""
 
 
 class Broker(Heart):
@@ -77,28 +87,45 @@ class Broker(Heart):
         self.unique_ids = UniqueIds(advertised.address, os.getpid(), now_ms)
         self.topics = Topics(config, store.table("topics.json"))
         self.groups = Groups(config, store.table("subscriptionGroup.json"))
+        self.modes = Modes(store.table("messageRequestMode.json"))
         self.offsets = Offsets(store.table("consumerOffset.json"))
         self.clients = Clients(config.channel_expired_timeout)
+        self.asks = Asks()
+        self.locks = QueueLocks()
         self.parked = Parked(config.parked_pulls_max, config.parked_pulls_per_connection_max)
+        self.waking = Waking(self.parked)
         self.cold = ColdReads()
+        progress, period_ms = store.table("delayOffset.json"), config.flush_delay_offset_interval
+        self.schedule = Schedule(store, delays_ms(config.message_delay_level), progress, period_ms)
+        self.backlogs = Backlogs(config, store, self.offsets)
+        self.access = Access()
+        self.statistics = Statistics(config.broker_cluster_name, now_ms)
         self.fast = FastLane(config, store, advertised, self.suffix)
+        self.has_lane = self.fast.lane is not None
+        self.settings_file: SettingsFile | None = None  # the one given at the start, if any
+        self.config_version = DataVersion()
         self.topics_changed: Callable[[], None] = lambda: None
-        """Called when name servers have to be told."""
-        self._waiting: deque[tuple[int, Connection, bytes, int]] = deque()
-        """Replies by the end of the log they wait for, and since when."""
-        self._opaque = 0
-        self._saved_offsets_ms = self._expired_ms = self._rechecked_ms = now_ms
+        self.when_registered: Callable[[Callable[[], None]], None] = lambda tell: tell()
+        """Called when name servers have to be told; and what calls back once they were."""
+        self.find_queues: Callable[[str, Then], None] = lambda topic, then: then(None)
+        self.waiting = Waiting(self.statistics.took)
+        self._postponed: deque[Callable[[], None]] = deque()
+        """Answers of queries that store something and found the turn full."""
+        self.now_ms = now_ms
+        """Of the last tick or ring, for work that began with an earlier request."""
+        self._saved_offsets_ms = self._expired_ms = self._rechecked_ms = self._counted_ms = now_ms
         self.sends_handled = self.flush_timeouts = 0
         self.topics.on_change = self._topic_changed
+        self.topics.on_remove = lambda name: self.topics_changed()
         self.topics.load(now_ms)
         self.groups.load(now_ms)
         self.offsets.load()
+        changes.forget_former_lives(self)
+        self.schedule.load(now_ms)
         for topic in self.topics:
             self.fast.topic_changed(topic)
-        for name, empty in STILL_EMPTY.items():  # the reference's broker expects to find them
-            table = store.table(name)
-            if table.load() is None:
-                table.save(empty)
+        # The reference's broker expects to find it, though what it is for is not served yet.
+        store.table("consumerFilter.json").save_if_new({"filterDataByTopic": {}})
 
     # --- what the server calls ---
 
@@ -110,25 +137,21 @@ class Broker(Heart):
         ]
 
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
-        at, size, widened_at = 0, len(data), -1
-        lane = self.fast.lane if self.store.is_writeable and not self._is_slave else None  # handlers refuse
-        while at < size and not connection.is_clogged:
+        at, size, widened_at, handled = 0, len(data), -1, 0
+        lane = self.lane(now_ms)
+        while at < size and handled < HANDLED_PER_PASS_MAX and not connection.is_clogged:
             if lane is not None:
-                consumed, following, waiting, ready, commits = lane.serve(
+                consumed, following, waiting, ready, pulls = lane.serve(
                     data, at, connection.born_host, now_ms
                 )
                 at += consumed
                 if waiting is not None:
-                    self._wait(self.store.end, connection, waiting, now_ms)
+                    self._wait(self.store.end, One(connection, waiting), now_ms)
                 if ready is not None:
                     connection.write(ready)
-                for (topic, group), queue_id, offset in commits:
-                    if offset >= 0:
-                        self.offsets.commit(topic, group, queue_id, offset)
-                if following == NEXT_PARTIAL:
+                self._count_pulls(pulls)
+                if following in (NEXT_PARTIAL, NEXT_MUCH):
                     break
-                if following == NEXT_MUCH:
-                    continue
                 # Once per frame: should the next segment not do either, the handler says why
                 if following == NEXT_SEGMENT and widened_at != at and self._add_segment():
                     widened_at = at
@@ -145,9 +168,36 @@ class Broker(Heart):
                 self._hold(connection)
                 break
             at += frame
+            handled += 1
         if self.store.journal.pending:
             self.wants_turn = True
         return at
+
+    def lane(self, now_ms: int) -> core.Lane | None:
+        self.doing = "lane"
+        is_served = self._takes_sends(now_ms) and self.access.is_open
+        return self.fast.lane if is_served else None  # handlers refuse what is to be refused
+
+    def served(self, replies: core.Replies | None, pulls: list[core.Pull], now_ms: int) -> None:
+        if replies is not None:
+            self._wait(self.store.end, replies, now_ms)
+        self._count_pulls(pulls)
+        if self.store.journal.pending:
+            self.wants_turn = True
+
+    def _count_pulls(self, pulls: list[core.Pull]) -> None:
+        for token, queue_id, offset, next_offset, messages, pulled_bytes in pulls:
+            self.statistics.delivered(token, messages, pulled_bytes)
+            self.offsets.carry(token[0], token[1], queue_id, offset)
+            self.offsets.pulled(token, queue_id, next_offset)
+
+    def _takes_sends(self, now_ms: int) -> bool:
+        return (
+            self.store.is_writeable
+            and not self._is_slave
+            and now_ms >= self.config.start_accept_send_request_time_stamp
+            and self.waiting.longest_ms(now_ms) <= self.config.wait_time_mills_in_send_queue
+        )
 
     def _add_segment(self) -> bool:
         """Room for what the lane holds; False when there is none, and the handler refuses the message."""
@@ -165,40 +215,64 @@ class Broker(Heart):
         """Hand the filled turn to the flusher; if it still has the one before, the end of that does it."""
         self.wants_turn = False
         self.store.submit()
+        self._revive_some(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        self._wake(self.store.tick(now_ms))
+        self.now_ms = now_ms
+        self.doing = "store"
+        self.waking.wake(self.store.tick(now_ms))
+        if not self._is_slave:
+            self.doing = "delayed messages"
+            self.schedule.tick(now_ms)
         if self.store.fault is not None:
             self._drop_replies()
-        self._time_out_replies(now_ms)
-        for pull in self.parked.due(now_ms):
-            self._revive(handlers.pull.resume, pull)
+        if now_ms - self._counted_ms >= COUNT_PERIOD_MS:
+            self.count(now_ms)
+        self.doing = "held pulls"
+        # the disk takes too long: the messages are kept, their fate is open
+        self.flush_timeouts += self.waiting.time_out(now_ms - self.config.sync_flush_timeout)
         if now_ms - self._rechecked_ms >= RECHECK_PERIOD_MS:
             self._rechecked_ms = now_ms
-            self._wake(self.parked.queues())
+            self.waking.wake(self.parked.queues())
+        self._revive_some(now_ms)
+        self.asks.expire(now_ms)
         if now_ms - self._expired_ms >= EXPIRE_PERIOD_MS:
             self._expired_ms = now_ms
-            self._notify(self.clients.expire(now_ms))
-        if now_ms - self._saved_offsets_ms >= self.config.flush_consumer_offset_interval:
-            self._saved_offsets_ms = now_ms
-            self.offsets.save_beside(now_ms)
+            self.doing = "clients"
+            changes.tell_members(self, self.clients.expire(now_ms))
+            self.locks.expire(now_ms)
+        passed_ms = now_ms - self._saved_offsets_ms
+        if passed_ms >= self.config.flush_consumer_offset_interval or self.offsets.is_urgent:
+            self.doing = "offsets"
+            if self.offsets.save_beside(now_ms):
+                self._saved_offsets_ms = now_ms
             self.groups.save_owed()
         if self.store.journal.pending:
             self.wants_turn = True
 
+    def due_ms(self) -> int | None:
+        return None if self._is_slave else self.schedule.due_ms()
+
     def clock_moved(self, by_ms: int) -> None:
-        self._waiting = deque((end, to, data, since + by_ms) for end, to, data, since in self._waiting)
+        self.now_ms += by_ms
+        self.waiting.clock_moved(by_ms)
         self._rechecked_ms += by_ms
         self._expired_ms += by_ms
         self._saved_offsets_ms += by_ms
+        self._counted_ms += by_ms
+        self.statistics.clock_moved(by_ms)
         self.parked.clock_moved(by_ms)
+        self.asks.clock_moved(by_ms)
+        self.locks.clock_moved(by_ms)
         self.clients.clock_moved(by_ms)
+        self.schedule.clock_moved(by_ms)
         self.store.clock_moved(by_ms)
 
     def disconnected(self, connection: Connection, now_ms: int) -> None:
         self.parked.disconnected(connection)
         self.cold.disconnected(connection)
-        self._notify(self.clients.disconnected(connection))
+        self.asks.disconnected(connection)
+        changes.tell_members(self, self.clients.disconnected(connection))
 
     def close(self, now_ms: int) -> None:
         """Write the tables and close the store. Replies still waiting are sent as their turns complete."""
@@ -207,9 +281,15 @@ class Broker(Heart):
             self.offsets.save(now_ms)
         except OSError as error:  # messages matter more: the log is closed properly all the same
             log.error("offsets not written, messages will be delivered again reason=%s", error)
-        self.store.close()
+        self.store.close(lambda: self.schedule.save(now_ms))
         if self.store.fault is None:
-            self._release_replies()
+            self.waiting.release(self.store.acknowledged_end, now_ms)
+
+    def count(self, now_ms: int) -> None:
+        """Bring the statistics up to date: for whoever asks, and once a second for their spans."""
+        self._counted_ms = now_ms
+        self.statistics.stored(self.store.journal.take_shown(), now_ms)
+        self.statistics.tick(now_ms)
 
     @property
     def messages_stored(self) -> int:
@@ -220,71 +300,85 @@ class Broker(Heart):
     # --- turns ---
 
     def _turn_done(self, now_ms: int) -> None:
+        self.now_ms = now_ms
         try:
             woken = self.store.complete()
         except StoreReadOnly:
             self._drop_replies()
             return
         self.store.submit()  # what arrived meanwhile is the next turn, and the flusher must not idle
-        self._release_replies()
-        self._wake(woken)
+        self.waiting.release(self.store.acknowledged_end, now_ms)
+        self.waking.wake(woken)
+        self._revive_some(now_ms)
+        self._go_on()
 
-    def _wait(self, end: int, connection: Connection, replies: bytes, now_ms: int) -> None:
+    def _go_on(self) -> None:
+        """There is room in the turn again for what the broker itself stores."""
+        while self._postponed:
+            try:
+                self._postponed[0]()
+            except BlockingIOError:
+                break
+            self._postponed.popleft()
+        if not self._is_slave:
+            self.schedule.advance()
+        if self.store.journal.pending:
+            self.wants_turn = True
+
+    def _wait(self, end: int, replies: One | core.Replies, now_ms: int) -> None:
         """Send the replies once the log is safe up to `end`."""
         if end > self.store.acknowledged_end:
-            self._waiting.append((end, connection, replies, now_ms))
+            self.waiting.add(end, replies, now_ms)
         else:
-            connection.write(replies)
-
-    def _release_replies(self) -> None:
-        waiting, safe = self._waiting, self.store.acknowledged_end
-        while waiting and waiting[0][0] <= safe:
-            _, connection, data, _ = waiting.popleft()
-            connection.write(data)
-
-    def _time_out_replies(self, now_ms: int) -> None:
-        """The disk takes too long: say so. The messages are kept, their fate is open."""
-        waiting, late = self._waiting, now_ms - self.config.sync_flush_timeout
-        while waiting and waiting[0][3] <= late:
-            _, connection, data, _ = waiting.popleft()
-            connection.write(with_code(data, ResponseCode.FLUSH_DISK_TIMEOUT))
-            self.flush_timeouts += 1
+            replies.send(now_ms)
 
     def _drop_replies(self) -> None:
         """The store failed: nobody may be told that these records are safe. Their clients are hung up on."""
-        for _, connection, _, _ in self._waiting:
+        for connection in (*self.waiting.drop(), *self.held):
             connection.close()
-        for connection in self.held:
-            connection.close()
-        self._waiting.clear()
         self.held.clear()
 
     def _queries_done(self, now_ms: int) -> None:
+        self.now_ms = now_ms
         for token, future in self.store.queries.answers():
             asked = cast("handlers.query.Asked", token)
 
-            def work(asked: handlers.query.Asked = asked, future: Future[Any] = future) -> Outcome:
-                return asked.answer(future.result())
+            def serve(asked: handlers.query.Asked = asked, future: Future[Any] = future) -> None:
+                if not asked.call.connection.closed:
+                    self.serve(asked.call, asked.declared, lambda: asked.answer(future.result()))
 
-            if not asked.call.connection.closed:
-                self.serve(asked.call, asked.declared, work)
+            try:
+                serve()
+            except BlockingIOError:
+                self._postponed.append(serve)
+        if self.store.journal.pending:
+            self.wants_turn = True
 
     def _reads_done(self, now_ms: int) -> None:
         for token, data in self.store.fetched():
             try:
-                handlers.pull.fetched(self, token, data)
+                if isinstance(token, Fetch):
+                    self.schedule.fetched(token, data)
+                else:
+                    handlers.pull.fetched(self, token, data)
             except Exception:
-                log.exception("cold pull failed")  # those behind it want their answers
+                log.exception("cold read failed")  # those behind it want their answers
+        if self.store.journal.pending:
+            self.wants_turn = True
 
     # --- parked pulls ---
 
-    def _wake(self, queues: list[core.Queue]) -> None:
-        for queue in queues:
-            for pull in self.parked.on_queue(queue):
-                if queue.max > pull.scanned:
-                    self._revive(handlers.pull.arrived, pull)
+    def _revive_some(self, now_ms: int) -> None:
+        """Go on with some of the parked pulls that have reason to; with others in the next pass."""
+        self.waking.go_on(
+            now_ms,
+            lambda pull: self.revive(handlers.pull.arrived, pull),
+            lambda pull: self.revive(handlers.pull.resume, pull),
+        )
+        if self.waking.has_more(now_ms):
+            self.wants_turn = True
 
-    def _revive(self, work: Callable[[Broker, ParkedPull], None], pull: ParkedPull) -> None:
+    def revive(self, work: Callable[[Broker, ParkedPull], None], pull: ParkedPull) -> None:
         """Go on with a parked pull. Whatever befalls it is its own answer: those behind it want theirs."""
         try:
             work(self, pull)
@@ -297,7 +391,9 @@ class Broker(Heart):
 
     def _serve(self, connection: Connection, command: Command, now_ms: int) -> None:
         if command.is_response:
-            return  # answers to our own requests; nothing we send asks for one yet
+            self.asks.answered(connection, command)
+            return
+        self.doing = command.code
         declared = REQUESTS.get(command.code)
         handler = None if declared is None else HANDLERS.get(declared)
         if declared is None or handler is None:
@@ -313,7 +409,7 @@ class Broker(Heart):
             return
 
         def work() -> Outcome:
-            access.check(call)  # in here, so that its refusal is a reply
+            self.access.check(call)  # in here, so that its refusal is a reply
             return handler(self, call)
 
         self.serve(call, declared, work)
@@ -327,6 +423,10 @@ class Broker(Heart):
             raise
         except RemoteProtocolError as error:  # a body that is not what its code says
             outcome = Answer(code=ResponseCode.SYSTEM_ERROR, remark=str(error))
+            if declared.reply is not SendReply:  # whose fields clients read unguarded
+                # As Java's exception path: a reply made anew, without the field map of the one begun.
+                self._reply(connection, command, outcome)
+                return
         except Refused as refusal:
             outcome = refusal.answer
         except BrokerRefused as error:
@@ -356,11 +456,16 @@ class Broker(Heart):
         if outcome is PARKED or command.is_oneway:
             return
         if isinstance(outcome, AnswerWhenReadable):
-            self._wait(
-                outcome.end, connection, encode(self._command(command, declared, outcome.answer)), now_ms
-            )
+            frame = self._frame(command, declared, outcome.answer)
+            self._wait(outcome.end, One(connection, frame), now_ms)
         elif isinstance(outcome, Answer):
-            connection.write(encode(self._command(command, declared, outcome)))
+            connection.write(self._frame(command, declared, outcome))
+
+    def _frame(self, command: Command, declared: type[Request], answer: Answer) -> bytes:
+        try:
+            return encode(self._command(command, declared, answer))
+        except LocalProtocolError as error:  # more than any client takes: it is told, and others go on
+            return encode(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
 
     def _command(self, command: Command, declared: type[Request], answer: Answer) -> Command:
         fields: dict[str, str] | None = None if declared.reply is None else {}
@@ -384,32 +489,3 @@ class Broker(Heart):
     def _topic_changed(self, topic: TopicConfig) -> None:
         self.fast.topic_changed(topic)
         self.topics_changed()
-
-    def members_changed(self, groups: set[str]) -> None:
-        self._notify(groups)
-
-    def _notify(self, groups: set[str]) -> None:
-        """Tell every member that its group changed, so that it rebalances at once."""
-        for name in groups:
-            self.fast.revoke(name)
-            group = self.clients.consumers.get(name)
-            config = self.groups.get(name)
-            wanted = self.config.notify_consumer_ids_changed_enable and (
-                config is None or config.notify_consumer_ids_changed_enable
-            )
-            if group is None or not wanted:
-                continue
-            for connection in group.members:
-                self._opaque = (self._opaque + 1) & 0x7FFFFFFF
-                notice = NotifyConsumerIdsChanged(consumer_group=name)
-                connection.write(encode(notice.to_command(opaque=self._opaque, oneway=True)))
-
-
-def with_code(frames: bytes, code: int) -> bytes:
-    """The same replies with another code."""
-    out, at = bytearray(), 0
-    while at < len(frames):
-        size = frame_size(frames, at)
-        out += encode(dataclasses.replace(decode(frames[at : at + size]), code=code))
-        at += size
-    return bytes(out)

@@ -31,6 +31,15 @@ class ConsumerGroup:
     consume_from_where: str
     members: dict[Connection, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    fingerprint: int | None = None
+    """Of the last heartbeat; 0 of one that brought none."""
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.message_model == "BROADCASTING"
+
+    def find(self, client_id: str) -> tuple[Connection, Member] | None:
+        return next((found for found in self.members.items() if found[1].client_id == client_id), None)
 
     @property
     def client_ids(self) -> tuple[str, ...]:
@@ -50,24 +59,50 @@ class ConsumerGroup:
         return changed or bool(gone)
 
 
+@dataclass(slots=True, frozen=True)
+class Beaten:
+    """What a heartbeat brought about."""
+
+    changed: frozenset[str]
+    """Consumer groups whose members or topics changed."""
+    is_news: bool
+    """Whether the client has to bring its topics next time: what it knows of them may not be what we know."""
+
+
 class Clients:
     """Tables of producers and consumers."""
 
     def __init__(self, expire_ms: int) -> None:
         self._expire_ms = expire_ms
         self.producers: dict[str, dict[Connection, Member]] = {}
+        self.producer_count = 0
+        """Members of all producer groups; nothing else bounds the names a client gives them."""
         self.consumers: dict[str, ConsumerGroup] = {}
 
-    def beat(self, connection: Connection, heartbeat: Heartbeat, member: Member) -> set[str]:
-        """Take in a heartbeat. Consumer groups whose members or topics changed."""
+    def beat(self, connection: Connection, heartbeat: Heartbeat, member: Member) -> Beaten:
+        """Take in a heartbeat. One with a fingerprint may leave out topics that stay the same."""
         for producer in heartbeat.producers:
-            self.producers.setdefault(producer.group, {})[connection] = member
-        without_topics = bool(heartbeat.fingerprint and heartbeat.without_sub)
-        return {
-            data.group
-            for data in heartbeat.consumers
-            if self._beat_consumer(connection, data, member, without_topics)
-        }
+            members = self.producers.setdefault(producer.group, {})
+            self.producer_count += connection not in members
+            members[connection] = member
+        fingerprint = heartbeat.fingerprint or 0
+        without_topics = bool(fingerprint and heartbeat.without_sub)
+        is_news = not fingerprint
+        changed = set()
+        for data in heartbeat.consumers:
+            known = self.consumers.get(data.group)
+            if known is None:
+                is_news = is_news or without_topics
+            else:
+                is_news = is_news or known.fingerprint != fingerprint
+            if self._beat_consumer(connection, data, member, without_topics):
+                changed.add(data.group)
+            self.consumers[data.group].fingerprint = fingerprint
+        return Beaten(frozenset(changed), is_news)
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Groups whose members subscribe to the topic."""
+        return {name for name, group in self.consumers.items() if topic in group.subscriptions}
 
     def _beat_consumer(
         self, connection: Connection, data: ConsumerData, member: Member, without_topics: bool
@@ -116,7 +151,7 @@ class Clients:
 
     def _drop_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group, {})
-        members.pop(connection, None)
+        self.producer_count -= members.pop(connection, None) is not None
         if not members:
             self.producers.pop(group, None)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotfire.errors import ConfigError
-from hotfire.model import Perm
+from hotfire.model import TOPIC_QUEUES_MAX, Perm
+from hotfire.net.tls_settings import TlsClientConfig, TlsServerConfig
 from hotfire.settings import Form, setting
 from hotfire.store.commitlog import ROOT as LOG_DIRECTORY
 from hotfire.store.config import DELAY_LEVELS, RetentionConfig, StoreConfig, delays_ms
@@ -35,7 +36,7 @@ class BrokerRole(enum.Enum):
 
 
 @dataclass(frozen=True)
-class BrokerConfig:
+class BrokerConfig(TlsServerConfig, TlsClientConfig):
     """Settings of one broker process."""
 
     broker_name: str = setting(
@@ -51,6 +52,19 @@ class BrokerConfig:
     broker_ip1: str | None = setting(
         None, "Address clients are told to dial; the machine's own when absent.", name="brokerIP1"
     )
+    broker_ip2: str | None = setting(
+        None, "Address slaves are told to dial; that of brokerIP1 when absent.", name="brokerIP2"
+    )
+    ha_listen_port: int = setting(0, "Port slaves are told to dial; 0 is listenPort + 1.", low=0, high=65535)
+    connections_max: int = setting(
+        60_000, "Connections at once; fewer where the limit of open files is low.", low=16
+    )
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "A connection that says nothing for so long is closed.", unit="s", low=1
+    )
+    rocketmq_home: str = setting(
+        "", "Where Apache's broker is installed; told by ROCKETMQ_HOME, and not needed."
+    )
     namesrv_addr: str = setting("", "Name servers, host:port separated by ';'.")
     store_path_root_dir: str = setting("~/store", "Directory of the log, the queues and the tables.")
     store_type: str = setting("default", "Queues in files, `default`; others are refused.")
@@ -65,7 +79,9 @@ class BrokerConfig:
     )
     read_only_commit_log_store_paths: str | None = setting(None, "More directories of the log; refused.")
     broker_permission: int = setting(Perm.READ_WRITE, "4 read, 2 write.", low=0, high=6, reload=True)
-    default_topic_queue_nums: int = setting(8, "Queues of the template topic TBW102.", low=1, reload=True)
+    default_topic_queue_nums: int = setting(
+        8, "Queues of the template topic TBW102.", low=1, high=TOPIC_QUEUES_MAX, reload=True
+    )
     auto_create_topic_enable: bool = setting(True, "A first message creates its topic.", reload=True)
     auto_create_subscription_group: bool = setting(True, "A first consumer creates its group.", reload=True)
     topics_max: int = setting(50_000, "Topics at once.", low=1, reload=True)
@@ -138,11 +154,32 @@ class BrokerConfig:
     message_index_enable: bool = setting(True, "Index messages by their keys.")
     max_hash_slot_num: int = setting(5_000_000, "Hash slots of an index file.", low=1, high=1 << 30)
     max_index_num: int = setting(20_000_000, "Entries of an index file.", low=2, high=1 << 30)
+    flush_delay_offset_interval: int = setting(
+        1000, "Time between writes of the progress of delayed messages.", unit="ms", low=10
+    )
     message_delay_level: str = setting(DELAY_LEVELS, "Times of the delay levels, lowest first.", form=LEVELS)
     enabled_append_prop_crc: bool = setting(
         True, "Records end in a checksum over all of them.", name="enabledAppendPropCRC"
     )
     max_message_size: int = setting(4 << 20, "Largest body.", unit="bytes", low=1024, high=15 << 20)
+    start_accept_send_request_time_stamp: int = setting(
+        0, "Sends are refused until then, in ms since 1970.", unit="ms", low=0, reload=True
+    )
+    reject_transaction_message: bool = setting(False, "Refuse transactional messages.", reload=True)
+    wait_time_mills_in_send_queue: int = setting(
+        2000, "Sends are refused while others have waited longer for the disk.", unit="ms", low=1, reload=True
+    )
+    topic_backlog_max: int = setting(
+        0,
+        "A queue whose slowest group is so many messages behind takes no more; 0 for no limit. "
+        "The topic attribute backlog.max goes before it.",
+        low=0,
+        reload=True,
+    )
+    lite_pull_message_enable: bool = setting(True, "Serve clients that keep their own offsets.", reload=True)
+    slave_read_enable: bool = setting(
+        False, "Tell groups that read far behind to ask a slave, as their settings say.", reload=True
+    )
     long_polling_enable: bool = setting(True, "Hold pulls until there is something to answer.", reload=True)
     short_polling_time_mills: int = setting(1000, "How long to hold without long polling.", unit="ms", low=0)
     parked_pulls_max: int = setting(100_000, "Pulls held at once.", low=1, reload=True)
@@ -155,10 +192,13 @@ class BrokerConfig:
         5000, "Time between writes of the offsets.", unit="ms", low=10
     )
     register_name_server_period: int = setting(
-        30_000, "Time between registrations.", unit="ms", low=1000, high=60_000
+        30_000, "Time between registrations; never more than 60 s.", unit="ms", low=1000
     )
     register_broker_timeout_mills: int = setting(
         24_000, "How long a name server may take.", unit="ms", low=100
+    )
+    load_balance_poll_name_server_interval: int = setting(
+        30_000, "How long a route holds by which queues are shared among members.", unit="ms", low=100
     )
     fast_lane_enable: bool = setting(True, "Serve ordinary sends and pulls by the compiled lane.")
 

@@ -6,7 +6,10 @@ is given after a pull was served the long way and taken back whenever any of its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hotfire import core
+from hotfire.broker.backlog import backlog_max
 from hotfire.broker.config import BrokerConfig
 from hotfire.model import RETRY_PREFIX, RETRY_TOPIC_CHARACTERS_MAX, SEND_FORBIDDEN_TOPICS, Perm, TopicConfig
 from hotfire.protocol.codes import VERSION
@@ -29,6 +32,8 @@ RECORD_BYTES_BESIDE_BODY_MAX = (
     + RETRY_TOPIC_CHARACTERS_MAX
     + PROPERTIES_BYTES_MAX
 )
+BATCH_BYTES_MAX = 0x7FFFFFFF
+"""What the records of a batch may take in the log, if its segments are large enough."""
 NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH = range(6)
 """Why the lane stopped, as lane.c numbers it."""
 
@@ -61,6 +66,7 @@ class FastLane:
                 append_crc=config.enabled_append_prop_crc,
                 frame_max=FRAME_BYTES_MAX - 4,
                 body_max=max(0, min(config.max_message_size, largest)),
+                batch_max=min(config.mapped_file_size_commit_log - BLANK_BYTES, BATCH_BYTES_MAX),
                 memory_window=store.memory_window,
                 pull_limits=PULL_LIMITS,
             )
@@ -71,12 +77,34 @@ class FastLane:
             return
         name = topic.name.encode()
         closed = topic.order and not self._config.broker_permission & Perm.WRITE
-        special = closed or topic.name in SEND_FORBIDDEN_TOPICS or topic.name.startswith(RETRY_PREFIX)
+        special = (
+            closed
+            or topic.name in SEND_FORBIDDEN_TOPICS
+            or topic.name.startswith(RETRY_PREFIX)
+            or backlog_max(self._config, topic) > 0
+        )
         # Apache does not check a topic's write permission on send, and takes ids up to the larger count
         writable = 0 if special else max(topic.write_queues, topic.read_queues)
         readable = topic.read_queues if topic.readable else 0
         queues = tuple(self._store.queue(topic.name, i) for i in range(max(writable, readable)))
         self._topics[name] = (queues[:writable], queues[:readable], topic.sys_flag)
+
+    def topic_removed(self, name: str) -> None:
+        self._topics.pop(name.encode(), None)
+
+    def configure(self, config: BrokerConfig, topics: Iterable[TopicConfig]) -> None:
+        """Settings have changed: ordered topics may be closed or open now, pulls are to be granted anew."""
+        before, self._config = self._config, config
+        self.revoke_all()
+        limits_changed = before.topic_backlog_max != config.topic_backlog_max
+        if limits_changed or before.broker_permission != config.broker_permission:
+            for topic in topics:
+                if topic.order or limits_changed:
+                    self.topic_changed(topic)
+
+    def revoke_all(self) -> None:
+        self._grants.clear()
+        self._keys_of_group.clear()
 
     def grant(
         self,
@@ -94,8 +122,7 @@ class FastLane:
         if len(codes or ()) > GRANT_CODES_MAX or len(expression or "") > GRANT_EXPRESSION_CHARACTERS_MAX:
             return
         if len(self._grants) >= GRANTS_MAX:
-            self._grants.clear()
-            self._keys_of_group.clear()
+            self.revoke_all()
         parts = [group, topic] if expression is None else [group, topic, expression]
         key = b"\0".join(part.encode() for part in parts)
         ordered = None if codes is None else tuple(sorted(codes))

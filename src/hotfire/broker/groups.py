@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from hotfire import model
@@ -21,6 +21,10 @@ from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.broker")
 
+FORBIDDEN_READ = 1 << 2
+"""The bit of the permission to read, as the reference keeps it."""
+FORBIDDEN_TOPICS_MAX = 10_000
+_FORBIDDEN_TABLE = bodies.table(bodies.text, bodies.table(bodies.text, bodies.int32))
 _GROUP_TABLE = bodies.table(bodies.text, bodies.nested(SubscriptionGroup))
 
 
@@ -33,8 +37,8 @@ class Groups:
         self._groups: dict[str, SubscriptionGroup] = {}
         self._is_owing = False
         self._spelled: dict[str, str] = {}
-        self._forbidden: object = {}
-        """What groups may not read of topics: Apache's, kept as it is until it is served."""
+        self._forbidden: dict[str, dict[str, int]] = {}
+        """Group -> topic -> bits of what the group may not do there; the reference knows one of reading."""
         self._version = DataVersion()
 
     def load(self, now_ms: int) -> None:
@@ -46,6 +50,10 @@ class Groups:
 
     def get(self, name: str) -> SubscriptionGroup | None:
         return self._groups.get(name)
+
+    def may_read(self, name: str, topic: str) -> bool:
+        """Whether the group was not forbidden to read the topic."""
+        return not self._forbidden.get(name, {}).get(topic, 0) & FORBIDDEN_READ
 
     def find(self, name: str, now_ms: int) -> SubscriptionGroup | None:
         """The group, made on its first use where that is allowed."""
@@ -79,6 +87,75 @@ class Groups:
             )
         return group
 
+    # --- administration ---
+
+    @property
+    def version(self) -> DataVersion:
+        return self._version
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def __iter__(self) -> Iterator[SubscriptionGroup]:
+        return iter(self._groups.values())
+
+    def spelled(self) -> dict[str, str]:
+        """Every group as JSON of the wire, for whoever reads it beside the loop."""
+        return dict(self._spelled)
+
+    def forbidden(self) -> dict[str, dict[str, int]]:
+        return {group: dict(topics) for group, topics in self._forbidden.items()}
+
+    def put_all(self, groups: Iterable[SubscriptionGroup], now_ms: int) -> None:
+        """Create or replace groups: all of them in one write, or none."""
+        changed = {group.name: group for group in groups if self._groups.get(group.name) != group}
+        if not changed:
+            return
+        count, groups_max = len(self._groups.keys() | changed.keys()), self._config.groups_max
+        if count > max(groups_max, len(self._groups)):
+            raise BrokerRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"group[{next(iter(changed))}] would make {count} groups, groupsMax is {groups_max}",
+            )
+        version, spelled = self._version.next(now_ms), {**self._spelled, **_spelled(changed.values())}
+        self._save(version, spelled, self._forbidden)
+        self._version, self._spelled = version, spelled
+        self._groups.update(changed)
+
+    def remove(self, name: str, now_ms: int) -> None:
+        if name not in self._groups and name not in self._forbidden:
+            return
+        spelled = {group: text for group, text in self._spelled.items() if group != name}
+        forbidden = {group: topics for group, topics in self._forbidden.items() if group != name}
+        version = self._version.next(now_ms)
+        self._save(version, spelled, forbidden)
+        self._version, self._spelled, self._forbidden = version, spelled, forbidden
+        self._groups.pop(name, None)
+
+    def forbid_reading(self, group: str, topic: str, is_forbidden: bool, now_ms: int) -> None:
+        """Only of this topic: the reference, when it allows one again, allows all of the group's."""
+        if self.may_read(group, topic) != is_forbidden:
+            return
+        topics = dict(self._forbidden.get(group, {}))
+        bits = topics.pop(topic, 0) ^ FORBIDDEN_READ
+        if bits:
+            topics[topic] = bits
+        if len(topics) > FORBIDDEN_TOPICS_MAX:
+            raise BrokerRefused(
+                ResponseCode.INVALID_PARAMETER,
+                f"group[{group}] would be forbidden {len(topics)} topics, at most {FORBIDDEN_TOPICS_MAX} fit",
+            )
+        if group not in self._groups and is_forbidden:
+            raise BrokerRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        forbidden = {**self._forbidden, group: topics}
+        if not topics:
+            del forbidden[group]
+        version = self._version.next(now_ms)
+        self._save(version, self._spelled, forbidden)
+        self._version, self._forbidden = version, forbidden
+
+    # --- keeping ---
+
     def _put(self, names: list[str], now_ms: int) -> None:
         """Make these groups, on disk first.
 
@@ -90,7 +167,7 @@ class Groups:
         made = {name: SubscriptionGroup(name) for name in names}
         version, more = self._version.next(now_ms), _spelled(made.values())
         try:
-            self._save(version, {**self._spelled, **more})
+            self._save(version, {**self._spelled, **more}, self._forbidden)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -104,13 +181,15 @@ class Groups:
         """Write what a full disk did not take."""
         if self._is_owing:
             with suppress(OSError):  # still full; said when it began
-                self._save(self._version, self._spelled)
+                self._save(self._version, self._spelled, self._forbidden)
 
-    def _save(self, version: DataVersion, spelled: dict[str, str]) -> None:
+    def _save(
+        self, version: DataVersion, spelled: dict[str, str], forbidden: dict[str, dict[str, int]]
+    ) -> None:
         self._table.save(
             {
                 "dataVersion": to_json(version),
-                "forbiddenTable": self._forbidden,
+                "forbiddenTable": forbidden,
                 "subscriptionGroupTable": dict(spelled),
             }
         )
@@ -122,7 +201,10 @@ def _spelled(groups: Iterable[SubscriptionGroup]) -> dict[str, str]:
     return {group.name: bodies.spelled(to_json(group)) for group in groups}
 
 
-def _read(tree: dict[str, object]) -> tuple[DataVersion, dict[str, SubscriptionGroup], object]:
+def _read(
+    tree: dict[str, object],
+) -> tuple[DataVersion, dict[str, SubscriptionGroup], dict[str, dict[str, int]]]:
     groups = _GROUP_TABLE(tree.get("subscriptionGroupTable", {}))
     version = from_json(DataVersion, tree.get("dataVersion", {}))
-    return version, {group.name: group for group in groups.values()}, tree.get("forbiddenTable") or {}
+    forbidden = _FORBIDDEN_TABLE(tree.get("forbiddenTable") or {})
+    return version, {group.name: group for group in groups.values()}, forbidden

@@ -78,13 +78,22 @@ class Parked:
     def queues(self) -> list[Queue]:
         return list(self._by_queue)
 
+    def is_due(self, now_ms: int) -> bool:
+        return bool(self._by_time) and self._by_time[0][0] <= now_ms
+
     def due(self, now_ms: int) -> Iterator[ParkedPull]:
-        """Pulls whose time is up, no longer parked."""
+        """All pulls whose time is up, no longer parked."""
+        while (pull := self.next_due(now_ms)) is not None:
+            yield pull
+
+    def next_due(self, now_ms: int) -> ParkedPull | None:
+        """A pull whose time is up, no longer parked."""
         while self._by_time and self._by_time[0][0] <= now_ms:
             pull = heapq.heappop(self._by_time)[2]
             if not pull.gone:
                 self.remove(pull)
-                yield pull
+                return pull
+        return None
 
     def clock_moved(self, by_ms: int) -> None:
         for _, _, pull in self._by_time:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
+import socket
+from collections.abc import Callable
 from contextlib import ExitStack
+from ipaddress import ip_address
+from pathlib import Path
 
 from hotfire.broker.broker import Broker
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.registration import Registration
-from hotfire.errors import StoreError, StoreReadOnly
+from hotfire.broker.routes import Routes
+from hotfire.broker.settings_file import SettingsFile
+from hotfire.errors import ConfigError, StoreError, StoreReadOnly
+from hotfire.net.addresses import bind_pair, local_address, resolve
+from hotfire.net.clock import now_ms
 from hotfire.net.peer import split_address
-from hotfire.net.server import Server, bind, local_address, now_ms, resolve
+from hotfire.net.server import Server, connections_limit
+from hotfire.net.tls import Tls
+from hotfire.net.tls_settings import client_context
 from hotfire.protocol.record import Host
 from hotfire.store.disk import Disk
 from hotfire.store.store import Store
@@ -19,16 +30,36 @@ from hotfire.store.store import Store
 log = logging.getLogger("hotfire.broker")
 
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
+BindPair = Callable[..., tuple[socket.socket, socket.socket]]
+FAST_PORT_BELOW = 2
+"""Clients find the fast port by this rule; it is registered nowhere."""
 
 
 class BrokerProgram:
     """Use it within a running loop: `await start()`, and `await close()` in the end."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        config_file: Path | None = None,
+        *,
+        advertised: str | None = None,
+        disk: Disk | None = None,
+        bind: BindPair = bind_pair,
+    ) -> None:
+        """`config_file` is where settings changed at run time are kept.
+
+        Clients are told `advertised`, host:port, when something stands between them and our own port.
+        """
         self.config = config
+        self._config_file = config_file
+        self._advertised = None if advertised is None else split_address(advertised)
+        self._disk = disk
+        self._bind = bind
         self.broker: Broker
-        self._server: Server
+        self.server: Server
         self._registration: Registration
+        self._routes: Routes
         self.port = 0
 
     @property
@@ -42,11 +73,20 @@ class BrokerProgram:
         config.refuse_replication()
         for address in config.name_servers:
             split_address(address)  # a typing error is told now, not as a name server that never answers
+        tls, dial_tls = Tls(config), client_context(config)
         with ExitStack() as undo:
-            listener = bind(config.bind_address, config.listen_port)
+            listener, fast = self._bind(config.bind_address, config.listen_port, below=FAST_PORT_BELOW)
             undo.callback(listener.close)
+            undo.callback(fast.close)
             self.port = listener.getsockname()[1]
-            advertised = Host.parse(resolve(self._ip()), self.port)
+            ip, port, reason = self._place()
+            try:
+                advertised = Host.parse(resolve(ip), port)
+            except ConfigError as error:
+                name = "brokerIP1" if config.broker_ip1 else "bindAddress"
+                raise ConfigError(
+                    f"{name}: {error}; give an address or a host name, without a port"
+                ) from None
             store = self._open_store()
             undo.callback(store.close)
             try:
@@ -54,22 +94,56 @@ class BrokerProgram:
             except OSError as error:
                 raise _unusable(config, error) from None
             undo.pop_all()
-        self._server = Server(self.broker)
-        await self._server.listen(listener)
-        self._server.start()
-        self._registration = Registration(self.broker, config.name_servers)
-        self._registration.start()
-
-    def _ip(self) -> str:
-        """Where clients are told to dial."""
-        config = self.config
-        return config.broker_ip1 or (
-            local_address() if config.bind_address in ANY_ADDRESS else config.bind_address
+        if self._config_file is not None:
+            self.broker.settings_file = SettingsFile(self._config_file)
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.server = Server(
+            self.broker,
+            idle_ms_max=config.server_channel_max_idle_time_seconds * 1000,
+            connections_max=connections_limit(config.connections_max, descriptors),
+            tls=tls,
         )
+        await self.server.listen(listener)
+        await self.server.listen(fast, is_fast=True)
+        self.server.start()
+        self._tell_address(reason)
+        self._registration = Registration(self.broker, config.name_servers, dial_tls)
+        self._registration.start()
+        self._routes = Routes(self._registration.ask, config.load_balance_poll_name_server_interval / 1000)
+        self.broker.find_queues = self._routes.find
+
+    def _place(self) -> tuple[str, int, str]:
+        """Where clients are told to dial, and why there."""
+        config, port = self.config, self.port
+        if self._advertised is not None:
+            return *self._advertised, "as told"
+        if config.broker_ip1:
+            return config.broker_ip1, port, "brokerIP1"
+        if config.bind_address in ANY_ADDRESS:
+            return local_address(), port, "brokerIP1 is not set: the address this machine goes out by"
+        return config.bind_address, port, "brokerIP1 is not set: bindAddress"
+
+    def _tell_address(self, reason: str) -> None:
+        """Name servers hand it to every client: the first thing to look at when one cannot connect."""
+        log.info(
+            "advertised %s (%s); clients dial this address: if theirs is another network, set brokerIP1",
+            self.advertised, reason,
+        )  # fmt: skip
+        ip = ip_address(self.broker.store_host.ip)
+        if ip.is_unspecified:
+            log.warning(
+                "advertised %s is no address to dial; set brokerIP1 to this machine's", self.advertised
+            )
+        if ip.is_loopback and self.config.bind_address in ANY_ADDRESS:
+            log.warning(
+                "advertised %s is known on this machine only; set brokerIP1 for clients elsewhere",
+                self.advertised,
+            )
+        log.info("fast port %d", self.port - FAST_PORT_BELOW)
 
     def _open_store(self) -> Store:
         config = self.config
-        store = Store(Disk(config.root), config.store())
+        store = Store(self._disk or Disk(config.root), config.store())
         try:
             store.open()
         except OSError as error:
@@ -81,14 +155,26 @@ class BrokerProgram:
 
     async def close(self) -> None:
         """Leave the routes, take no more, make what was taken safe, answer it, hang up."""
+        await self._routes.close()
         await self._registration.close()
-        self._server.stop()
+        self.server.stop()
         self.broker.close(now_ms())
-        await self._server.close()
+        await self.server.close()
         store = self.broker.store
         log.info("broker closed end=%d", store.end)
         if store.fault is not None:  # whoever started us must not take this for an orderly end
             raise StoreReadOnly(f"the store failed: {store.fault}; repair the disk before the next start")
+
+    def vanish(self) -> None:
+        """Hang up on everyone without a word and do nothing more; the store is the caller's."""
+        self._registration.abandon()
+        self.server.abort()
+
+    def kill(self) -> None:
+        """End as a killed process does: nobody is told, nothing more is written, the store is as it is."""
+        self.vanish()
+        self.broker.store.fail("killed")
+        self.broker.store.close()
 
 
 def _unusable(config: BrokerConfig, error: OSError) -> StoreError:

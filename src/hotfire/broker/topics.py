@@ -32,6 +32,7 @@ class Topics:
         self._queue_count = 0
         self._version = DataVersion()
         self.on_change: Callable[[TopicConfig], None] = lambda topic: None
+        self.on_remove: Callable[[str], None] = lambda name: None
 
     def load(self, now_ms: int) -> None:
         stored = self._table.load_as(lambda tree: from_json(TopicTable, tree))
@@ -64,6 +65,7 @@ class Topics:
         yield topic(model.OFFSET_MOVED_TOPIC, 1)
         yield topic(model.SCHEDULE_TOPIC, SCHEDULE_QUEUES)
         yield topic(f"{cluster}_REPLY_TOPIC", 1)
+        yield topic(model.TIMER_TOPIC, 1)
 
     # --- look up ---
 
@@ -72,6 +74,22 @@ class Topics:
 
     def get(self, name: str) -> TopicConfig | None:
         return self._topics.get(name)
+
+    @property
+    def version(self) -> DataVersion:
+        return self._version
+
+    def spelled(self) -> dict[str, str]:
+        """Every topic as JSON of the wire, for whoever reads it beside the loop."""
+        return dict(self._spelled)
+
+    def system_names(self) -> set[str]:
+        """Topics that belong to the broker, be they there or not."""
+        return {*model.SYSTEM_TOPICS, *(topic.name for topic in self._system_topics())}
+
+    def is_system(self, name: str) -> bool:
+        cluster, broker = self._config.broker_cluster_name, self._config.broker_name
+        return model.is_system_topic(name) or name in (cluster, broker, f"{cluster}_REPLY_TOPIC")
 
     def require(self, name: str, space: str = "") -> TopicConfig:
         """The topic, or the refusal clients know; `space` because the reference spells it two ways."""
@@ -120,6 +138,34 @@ class Topics:
         for topic in changed.values():
             self.on_change(topic)
 
+    def remove(self, names: Collection[str], now_ms: int) -> None:
+        """Those topics no longer exist: on disk first, as with changes."""
+        names = [name for name in names if name in self._topics]
+        if not names:
+            return
+        kept = self._spelled.copy()
+        for name in names:
+            del kept[name]
+        version = self._version.next(now_ms)
+        self._write(version, kept)
+        self._version, self._spelled = version, kept
+        for name in names:
+            self._queue_count -= _queues(self._topics.pop(name))
+        for name in names:
+            self.on_remove(name)
+
+    def configure(self, config: BrokerConfig, now_ms: int) -> None:
+        """Settings have changed: system topics follow them; name servers hear of the permission."""
+        before, self._config = self._config, config
+        try:
+            self.put_all([topic for topic in self._system_topics() if self.get(topic.name) != topic], now_ms)
+        except Exception:  # no room, or a full disk: nothing was changed
+            self._config = before
+            raise
+        if before.broker_permission != config.broker_permission:
+            self._write(self._version.next(now_ms), self._spelled)
+            self._version = self._version.next(now_ms)
+
     def _check_room(self, changed: dict[str, TopicConfig]) -> None:
         """Each topic and queue costs memory for good: what grows beyond the limits is refused."""
         topics_max, queues_max = self._config.topics_max, self._config.queues_max
@@ -144,11 +190,14 @@ class Topics:
         if not changed:
             return
         version = self._version.next(now_ms)
-        tree = to_json(TopicTable(data_version=version))
-        tree["topicConfigTable"] = {**self._spelled, **_spelled(changed)}
-        self._table.save(tree)
+        self._write(version, {**self._spelled, **_spelled(changed)})
         self._version = version
         self._take(changed)
+
+    def _write(self, version: DataVersion, spelled: dict[str, str]) -> None:
+        tree = to_json(TopicTable(data_version=version))
+        tree["topicConfigTable"] = spelled
+        self._table.save(tree)
 
     def _take(self, changed: Collection[TopicConfig]) -> None:
         self._queue_count += self._more_queues(changed)

@@ -1,5 +1,7 @@
 """The hotfire command: one front door, commands behind it that are imported only when called.
 
+What a command takes is declared in `options`, apart from what it does: help costs next to nothing.
+
 Owns the list of commands, the exit codes and how an error looks to a person: one line on stderr.
 
     0    done
@@ -21,17 +23,19 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("hotfire.cli.up", "start a name server and a broker in one process"),
+    "up": ("hotfire.cli.up", "start a name server and one or more brokers"),
     "broker": ("hotfire.cli.broker", "start a broker"),
     "namesrv": ("hotfire.cli.namesrv", "start a name server"),
     "demo": ("hotfire.cli.demo", "start everything, send some messages, read them back"),
     "send": ("hotfire.cli.send", "send messages to a topic"),
     "tail": ("hotfire.cli.tail", "print the messages of a topic, and those to come"),
     "store": ("hotfire.cli.store", "look into a store, check it, copy it, rebuild its queues"),
-    "topic": ("hotfire.cli.topic", "list topics, show where one is"),
+    "topic": ("hotfire.cli.topic", "list topics, show where one is, make one, delete one"),
+    "group": ("hotfire.cli.group", "list consumer groups, show how far one is, make one, delete one"),
+    "offset": ("hotfire.cli.offset", "show where a group is in a topic, let it go on elsewhere"),
+    "bench": ("hotfire.cli.bench", "measure how fast a cluster stores and delivers"),
 }
-"""Each module has `configure(parser)` and `run(args) -> exit code`. It may have `take_late(args, words)`:
-argparse leaves over an optional word that comes after options, and the command may still take it."""
+"""Each module has `run(args) -> exit code`, and one of the same name in `options` what it takes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and not args.take_late(args, rest):
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
-        code: int = args.run(args)
+        code: int = importlib.import_module(COMMANDS[args.command][0]).run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -55,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_ours(error):
             raise
-        print(f"hotfire {args.command}: {error}", file=sys.stderr)
+        # Remarks come from a broker: one line, and nothing that moves the cursor.
+        whole = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        told = "".join(one if one.isprintable() else " " for one in whole)
+        print(f"hotfire {args.command}: {told}", file=sys.stderr)
         return EXIT_FAILED
     return code
 
@@ -66,13 +73,13 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for name, (module_name, help_line) in COMMANDS.items():
+    for name, (_, help_line) in COMMANDS.items():
         command = commands.add_parser(name, help=help_line, description=help_line)
         if name == chosen:
-            module = importlib.import_module(module_name)
-            module.configure(command)
-            take_late = getattr(module, "take_late", lambda args, rest: False)
-            command.set_defaults(run=module.run, parser=command, take_late=take_late)
+            options = importlib.import_module(f"hotfire.cli.options.{name}")
+            options.configure(command)
+            take_late = getattr(options, "take_late", lambda args, rest: False)
+            command.set_defaults(parser=command, take_late=take_late)
     return parser
 
 
@@ -87,4 +94,5 @@ class _Version(argparse.Action):
 def _is_ours(error: Exception) -> bool:
     from hotfire.errors import HotfireError
 
-    return isinstance(error, HotfireError)
+    is_stale_core = isinstance(error, ImportError) and error.name == "hotfire.core._core"
+    return is_stale_core or isinstance(error, HotfireError)

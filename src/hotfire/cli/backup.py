@@ -64,7 +64,7 @@ def _restore(args: argparse.Namespace) -> int:
     from hotfire.store.disk import Disk
 
     given = dict(word.partition("=")[::2] for word in args.set)
-    config, _ = from_properties(BrokerConfig, {**read_config_file(args.config), **given})
+    config, _ = from_properties(BrokerConfig, {**read_config_file(args.config).properties, **given})
     source, to = _absolute(args.snapshot), _absolute(args.directory)
     with _Meter() as meter:
         found = restore(Disk(source), to, config.store(), progress=meter.show)

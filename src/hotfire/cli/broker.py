@@ -5,36 +5,40 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
+from pathlib import Path
 
 from hotfire import core
-from hotfire.cli.serving import log, read_config_file, say, serve, settle, warn_unknown
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE", help="broker.conf: key=value lines")
-    parser.add_argument("-n", "--namesrv", metavar="ADDRS", help="name servers, host:port;host:port")
-    parser.add_argument("-p", "--print", action="store_true", help="print every setting and exit")
+from hotfire.cli.serving import log, parse_pairs, read_config_file, say, serve, settle, take_settings
 
 
 def run(args: argparse.Namespace) -> int:
+    from hotfire.apache_settings import BROKER, IMPORTANT
     from hotfire.broker.config import BrokerConfig
-    from hotfire.settings import format_properties, from_properties, to_properties
+    from hotfire.settings import format_properties, to_properties
 
-    properties = read_config_file(args.config)
+    file = read_config_file(args.config)
+    given = parse_pairs(args.set)
     if args.namesrv:
-        properties["namesrvAddr"] = args.namesrv
-    elif "NAMESRV_ADDR" in os.environ:
-        properties.setdefault("namesrvAddr", os.environ["NAMESRV_ADDR"])
-    config, unknown = from_properties(BrokerConfig, properties)
-    if args.print:
-        print(format_properties(to_properties(config)), end="")
+        given["namesrvAddr"] = args.namesrv
+    for key, variable in (("namesrvAddr", "NAMESRV_ADDR"), ("rocketmqHome", "ROCKETMQ_HOME")):
+        if variable in os.environ:
+            file.properties.setdefault(key, os.environ[variable])
+    config, tell_unused = take_settings(BrokerConfig, file, given, BROKER)
+    if args.print or args.important:
+        shown = to_properties(config)
+        if not args.print:
+            shown = {key: value for key, value in shown.items() if key in IMPORTANT}
+        print(format_properties(shown), end="")
         return 0
 
     async def main(stop: asyncio.Event) -> None:
         from hotfire.broker.program import BrokerProgram
 
-        warn_unknown(unknown, args.config)
-        program = BrokerProgram(config)
+        tell_unused()
+        if args.until_input_ends:
+            asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _watch_input, stop)
+        program = BrokerProgram(config, Path(args.config) if args.config else None)
         await program.start()
         if not core.COMPILED:
             log.warning("running on plain Python, several times slower: %s", core.WHY_PLAIN)
@@ -52,3 +56,9 @@ def run(args: argparse.Namespace) -> int:
         await program.close()
 
     return serve(main)
+
+
+def _watch_input(stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 4096):
+        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+        stop.set()

@@ -1,27 +1,15 @@
-"""What the client commands share: the name server option, a loop that Ctrl-C ends, messages as text."""
+"""What the client commands share: a loop that Ctrl-C ends, messages as text."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import json
-import os
 from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any
 
 from hotfire.model import ReceivedMessage
-
-DEFAULT_NAMESRV = "127.0.0.1:9876"
-
-
-def add_namesrv(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-n", "--namesrv", metavar="ADDRS",
-        default=os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESRV,
-        help="name servers, host:port;host:port (NAMESRV_ADDR, now %(default)s)",
-    )  # fmt: skip
 
 
 def run_client(work: Coroutine[Any, Any, int]) -> int:

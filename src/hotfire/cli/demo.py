@@ -30,11 +30,6 @@ TRY_AGAIN_S = 0.05
 CATCH_UP_TIMEOUT_S = 60.0
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--messages", type=int, default=20_000, metavar="N", help="how many (%(default)s)")
-    parser.add_argument("--keep", action="store_true", help="leave the data directory behind")
-
-
 def run(args: argparse.Namespace) -> int:
     if args.messages < 1:
         raise ConfigError(f"--messages {args.messages}: must be at least 1")

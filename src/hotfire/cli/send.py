@@ -7,49 +7,23 @@ import asyncio
 import json
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from hotfire.cli.client import add_namesrv, run_client
+from hotfire.cli.client import run_client
 from hotfire.client.producer import DEFAULT_GROUP, Producer, SendResult
 from hotfire.errors import ConfigError, HotfireError
-from hotfire.model import Message
+from hotfire.model import Message, MessageQueue
 
 WINDOW_COUNT = 64
 """Messages under way at once."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument(
-        "body", metavar="BODY", nargs="?", help="the message; without it, each line of input is one"
-    )
-    add_namesrv(parser)
-    parser.add_argument("--tag", metavar="TAG")
-    parser.add_argument(
-        "--key", metavar="KEY", action="append", default=[], help="may be given several times"
-    )
-    parser.add_argument("--property", metavar="NAME=VALUE", action="append", default=[], help="likewise")
-    parser.add_argument("--count", metavar="N", type=int, default=1, help="send BODY this many times")
-    parser.add_argument("--file", metavar="FILE", help="send each line of a file; - is standard input")
-    parser.add_argument("--group", default=DEFAULT_GROUP, help="producer group (%(default)s)")
-    parser.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=3.0, help="per message (%(default)s)"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object per message sent")
-    parser.add_argument("-q", "--quiet", action="store_true", help="say nothing of messages that were stored")
-
-
-def take_late(args: argparse.Namespace, words: list[str]) -> bool:
-    """BODY after the options."""
-    if args.body is not None or len(words) != 1 or words[0].startswith("-"):
-        return False
-    args.body = words[0]
-    return True
+BATCHES_COUNT = 4
+"""Or so many batches."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,17 +33,24 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("nothing to send: give BODY, --file, or pipe lines in")
     if args.count < 1:
         raise ConfigError(f"--count {args.count}: must be at least 1")
+    if args.batch > 1 and args.delay_level:
+        raise ConfigError(f"--batch {args.batch} with --delay-level: delayed messages travel alone; drop one")
     return run_client(_send(args))
 
 
 async def _send(args: argparse.Namespace) -> int:
     properties = dict(_pair(text) for text in args.property)
     sent = 0
-    async with Producer(args.namesrv, group=args.group, timeout_s=args.timeout) as producer:
+    group = args.group or DEFAULT_GROUP
+    async with Producer(args.namesrv, group=group, timeout_s=args.timeout) as producer:
+        queue = None if args.queue is None else await _queue(producer, args.topic, *args.queue)
         async for bodies in _windows(args):
-            messages = (Message(args.topic, body, args.tag, tuple(args.key), properties) for body in bodies)
+            messages = [
+                Message(args.topic, body, args.tag, tuple(args.key), properties, delay_level=args.delay_level)
+                for body in bodies
+            ]
             try:
-                results = await _send_window(producer, list(messages))
+                results = await _send_window(producer, messages, args.batch, queue)
             except HotfireError:
                 if sent:
                     print(f"{sent} messages were stored before this; go on from there", file=sys.stderr)
@@ -83,49 +64,76 @@ async def _send(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _send_window(producer: Producer, messages: list[Message]) -> list[SendResult]:
-    outcomes = await asyncio.gather(*(producer.send(one) for one in messages), return_exceptions=True)
+async def _queue(producer: Producer, topic: str, broker: str, queue_id: int) -> MessageQueue:
+    queues = await producer.queues(topic)
+    queue = MessageQueue(topic, broker, queue_id)
+    if queue not in queues:
+        counts = Counter(one.broker_name for one in queues)
+        there = ", ".join(f"{name}:0 to {name}:{count - 1}" for name, count in sorted(counts.items()))
+        raise ConfigError(f"topic {topic} has no queue {broker}:{queue_id}; it has {there or 'none'}")
+    return queue
+
+
+async def _send_window(
+    producer: Producer, messages: list[Message], batch: int, queue: MessageQueue | None
+) -> list[SendResult]:
+    sends: list[Coroutine[Any, Any, list[SendResult]]]
+    if batch > 1:
+        batches = [messages[at : at + batch] for at in range(0, len(messages), batch)]
+        sends = [producer.send_batch(one, queue=queue) for one in batches]
+    else:
+        sends = [_send_one(producer, one, queue) for one in messages]
+    outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    results = [result for outcome in outcomes if isinstance(outcome, list) for result in outcome]
     failed = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
     if failed is not None:
-        stored = sum(isinstance(outcome, SendResult) for outcome in outcomes)
         if len(messages) > 1:
-            print(f"{stored} of the last {len(messages)} messages were stored", file=sys.stderr)
+            print(f"{len(results)} of the last {len(messages)} messages were stored", file=sys.stderr)
         raise failed
-    return [outcome for outcome in outcomes if isinstance(outcome, SendResult)]
+    return results
+
+
+async def _send_one(producer: Producer, message: Message, queue: MessageQueue | None) -> list[SendResult]:
+    return [await producer.send(message, queue=queue)]
 
 
 async def _windows(args: argparse.Namespace) -> AsyncIterator[list[bytes]]:
     """Bodies to send, some at a time."""
+    count = WINDOW_COUNT if args.batch == 1 else args.batch * BATCHES_COUNT
     if args.body is not None:
         bodies = iter([args.body.encode("utf-8", "surrogateescape")] * args.count)
-        while window := list(islice(bodies, WINDOW_COUNT)):
+        while window := list(islice(bodies, count)):
             yield window
     elif args.file is None or args.file == "-":
-        async for body in _piped_bodies():
-            yield [body]  # each line goes out as it comes
+        async for window in _piped_windows(args.batch):
+            yield window
     else:
         with _open(args.file) as source:
             lines = _bodies(source)
-            while window := list(islice(lines, WINDOW_COUNT)):
+            while window := list(islice(lines, count)):
                 yield window
 
 
-async def _piped_bodies() -> AsyncIterator[bytes]:
-    """Lines of standard input, read by a thread of its own: it may wait for ever, and Ctrl-C must not."""
+async def _piped_windows(batch: int) -> AsyncIterator[list[bytes]]:
+    """Lines of standard input, each as it comes; with a batch, when it is full or the input ends.
+
+    They are read by a thread of its own: it may wait for ever, and Ctrl-C must not.
+    """
     loop = asyncio.get_running_loop()
-    lines: asyncio.Queue[bytes | None] = asyncio.Queue(WINDOW_COUNT)
+    windows: asyncio.Queue[list[bytes]] = asyncio.Queue(WINDOW_COUNT)
 
     def read() -> None:
         # Not sys.stdin: the interpreter cannot end while another thread reads from that.
         # When the loop is gone or going, so are we.
         with open(0, "rb", closefd=False) as source, suppress(RuntimeError, CancelledError):
-            for body in _bodies(source):
-                asyncio.run_coroutine_threadsafe(lines.put(body), loop).result()
-            asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()
+            bodies = _bodies(source)
+            while window := list(islice(bodies, batch)):
+                asyncio.run_coroutine_threadsafe(windows.put(window), loop).result()
+            asyncio.run_coroutine_threadsafe(windows.put([]), loop).result()
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
-    while (body := await lines.get()) is not None:
-        yield body
+    while window := await windows.get():
+        yield window
 
 
 def _open(file: str) -> IO[bytes]:

@@ -8,19 +8,27 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+from hotfire.apache_settings import refuse_relied_upon
 from hotfire.errors import ConfigError
-from hotfire.settings import load_properties
+from hotfire.net.tls_settings import CONFIG_FILE, TlsServerConfig
+from hotfire.settings import Config, bare_lines, from_properties, load_properties
 
 log = logging.getLogger("hotfire")
+
+DESCRIPTORS_ENOUGH = 8192
+SWITCH_INTERVAL_S = 0.0005
+"""How long another thread may keep the interpreter while the loop wants it: a tenth of what is usual."""
 
 
 def serve(main: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     """Run `main` until it ends; the event it gets is set by the first Ctrl-C or SIGTERM."""
     set_up_logs()
     raise_descriptor_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     factory, name = loop_factory()
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(_until_stopped(main, name))
@@ -56,7 +64,17 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError) as error:  # a system's own ceiling; what we have must do
+            log.info("limit of open files stays at %d: %s", soft, error)
+    if soft < DESCRIPTORS_ENOUGH:
+        log.warning(
+            "limit of open files is %d, and every connection and file takes one: raise the hard limit to "
+            "%d or more (ulimit -Hn, LimitNOFILE= of a systemd unit)",
+            soft, DESCRIPTORS_ENOUGH,
+        )  # fmt: skip
 
 
 def settle() -> None:
@@ -70,11 +88,20 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def read_config_file(path: str | None) -> dict[str, str]:
+class ConfigFile(NamedTuple):
+    """What a configuration file says, and the lines of it that say nothing."""
+
+    path: str | None
+    properties: dict[str, str]
+    bare: tuple[str, ...] = ()
+
+
+def read_config_file(path: str | None) -> ConfigFile:
     if path is None:
-        return {}
+        return ConfigFile(None, {})
     try:
-        return load_properties(Path(path).read_text("utf-8"))
+        text = Path(path).read_text("utf-8")
+        file = ConfigFile(path, load_properties(text, with_bare=False), bare_lines(text))
     except OSError as error:
         raise ConfigError(f"configuration file {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
@@ -83,8 +110,52 @@ def read_config_file(path: str | None) -> dict[str, str]:
         ) from None
     except ConfigError as error:
         raise ConfigError(f"configuration file {path}: {error}") from None
+    return file
 
 
-def warn_unknown(unknown: tuple[str, ...], path: str | None) -> None:
-    if unknown:
-        log.warning("settings without effect file=%s keys=%s", path, ",".join(sorted(unknown)))
+def take_settings(
+    cls: type[Config], file: ConfigFile, given: Mapping[str, str], apache: frozenset[str]
+) -> tuple[Config, Callable[[], None]]:
+    """The config of a file and of what was given besides, and how to tell what of the file has no effect."""
+    tls = read_tls_file({**file.properties, **given})
+    properties = {**tls.properties, **file.properties, **given}
+    config, unused = from_properties(cls, properties)
+    refuse_relied_upon({key: properties[key] for key in unused})
+    wrong = sorted(set(given) & set(unused))
+    if wrong:
+        raise ConfigError(f"no such setting: {', '.join(wrong)}; -p lists them all")
+    known = sorted(set(unused) & apache)
+    strange = sorted(set(unused) - apache)
+    bare = file.bare + tls.bare
+    files = ",".join(filter(None, [file.path, tls.path]))
+
+    def tell() -> None:
+        if known:
+            log.info("settings known, without effect here file=%s keys=%s", files, ",".join(known))
+        if strange or bare:
+            log.warning(
+                "settings without effect file=%s unknown=%s lines_without_equals_sign=%s",
+                files, ",".join(strange), ",".join(bare),
+            )  # fmt: skip
+
+    return config, tell
+
+
+def read_tls_file(properties: Mapping[str, str]) -> ConfigFile:
+    """Apache's tls.properties, for what `properties` leave open; only another file than its must be there."""
+    config, _ = from_properties(TlsServerConfig, properties)
+    path = config.tls_config_file
+    if not path or (path == CONFIG_FILE and not Path(path).exists()):
+        return ConfigFile(None, {})
+    return read_config_file(path)
+
+
+def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """The settings of `--set KEY=VALUE`."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair}: expected KEY=VALUE")
+        settings[key.strip()] = value
+    return settings

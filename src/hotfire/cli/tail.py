@@ -5,56 +5,70 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from collections.abc import AsyncIterable
+from datetime import UTC, datetime
 
-from hotfire.cli.client import add_namesrv, message_json, message_line, run_client
+from hotfire.cli.client import message_json, message_line, run_client
+from hotfire.cli.options.places import Place
+from hotfire.client.consumersettings import ConsumeFrom
+from hotfire.client.pullconsumer import PullConsumer
 from hotfire.client.reader import Start, TopicReader
+from hotfire.errors import ConfigError
+from hotfire.model import ReceivedMessage
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC")
-    add_namesrv(parser)
-    parser.add_argument(
-        "--from", dest="start", metavar="PLACE", type=_place, default="latest",
-        help="earliest, latest, or an offset in every queue (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--tags", metavar="EXPRESSION", default="*", help="only these tags: 'a || b'")
-    parser.add_argument("--max", metavar="N", type=_positive, help="stop after N messages")
-    parser.add_argument(
-        "--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for messages to come"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object per message")
+NO_GROUP = "none"
 
 
 def run(args: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="hotfire tail: %(message)s")
+    if args.group != NO_GROUP and not args.follow:
+        raise ConfigError(f"--no-follow with --group {args.group}: a consumer waits for messages; drop one")
+    if args.group != NO_GROUP and args.start.kind == "offset":
+        raise ConfigError(
+            f"--from {args.start.value} with --group {args.group}: give earliest, latest or a time; "
+            "`hotfire offset set` lets a group go on at an offset"
+        )
     return run_client(_tail(args))
 
 
 async def _tail(args: argparse.Namespace) -> int:
+    if args.group != NO_GROUP:
+        return await _tail_as_member(args)
+    async with TopicReader(
+        args.namesrv, args.topic, start=_start(args.start), follow=args.follow, expression=args.tags
+    ) as reader:
+        return await _print(reader, args)
+
+
+async def _tail_as_member(args: argparse.Namespace) -> int:
+    """PLACE counts where the group has read nothing yet; what was printed is committed in the end."""
+    begin = {"earliest": ConsumeFrom.FIRST, "latest": ConsumeFrom.LAST, "time": ConsumeFrom.TIMESTAMP}
+    async with PullConsumer(
+        args.namesrv,
+        group=args.group,
+        consume_from=begin[args.start.kind],
+        consume_timestamp_ms=args.start.value or None,
+    ) as consumer:
+        consumer.subscribe(args.topic, args.tags)
+        return await _print(consumer, args)
+
+
+async def _print(messages: AsyncIterable[ReceivedMessage], args: argparse.Namespace) -> int:
     show = message_json if args.json else message_line
     count = 0
-    async with TopicReader(
-        args.namesrv, args.topic, start=args.start, follow=args.follow, expression=args.tags
-    ) as reader:
-        async for message in reader:
-            print(show(message), flush=True)
-            count += 1
-            if count == args.max:
-                break
+    async for message in messages:
+        print(show(message), flush=True)
+        count += 1
+        if count == args.max:
+            break
     return 0
 
 
-def _place(text: str) -> Start:
-    if text == "earliest":
+def _start(place: Place) -> Start:
+    if place.kind == "earliest":
         return "earliest"
-    if text == "latest":
-        return "latest"
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is neither earliest, latest nor an offset")
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)
+    if place.kind == "offset":
+        return place.value
+    if place.kind == "time":
+        return datetime.fromtimestamp(place.value / 1000, UTC)
+    return "latest"

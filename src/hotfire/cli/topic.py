@@ -1,75 +1,43 @@
-"""hotfire topic: which topics there are, and where one is."""
+"""hotfire topic: which topics there are, where one is, how full; making one, deleting one."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
-from hotfire.cli.client import add_namesrv, run_client
-from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
+from hotfire.cli.client import run_client
+from hotfire.cli.tables import as_json, table, with_times
+from hotfire.client.admin import Admin
 from hotfire.client.routes import TopicRoute
-from hotfire.model import Perm, is_system_topic
-from hotfire.protocol.bodies import TopicList, decode_body
-from hotfire.protocol.request import Request
-from hotfire.protocol.requests import GetAllTopicListFromNameserver, GetSystemTopicListFromNs
-
-REPLY_SUFFIX = "_REPLY_TOPIC"
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="every topic the name server knows")
-    listing.add_argument("--all", action="store_true", help="the system's own topics too")
-    route = actions.add_parser("route", help="brokers and queues of a topic")
-    route.add_argument("topic", metavar="TOPIC")
-    for action in (listing, route):
-        add_namesrv(action)
-        action.add_argument("--json", action="store_true")
+from hotfire.errors import ConfigError
+from hotfire.model import Perm
 
 
 def run(args: argparse.Namespace) -> int:
-    return run_client(_list(args) if args.action == "list" else _route(args))
+    actions = {"list": _list, "route": _route, "stats": _stats, "create": _create, "delete": _delete}
+    return run_client(actions[args.action](args))
 
 
 async def _list(args: argparse.Namespace) -> int:
-    client = ClientInstance(args.namesrv)
-    await client.start()
-    try:
-        topics = await _topics(client, GetAllTopicListFromNameserver())
-        # Clusters and brokers are topics of the same name, for the broker's own use.
-        own = await _topics(client, GetSystemTopicListFromNs())
-    finally:
-        await client.close()
-    own |= {f"{name}{REPLY_SUFFIX}" for name in own}
-    shown = [topic for topic in sorted(topics) if args.all or not (topic in own or _is_hidden(topic))]
-    print(json.dumps(shown) if args.json else "\n".join(shown))
+    async with Admin(args.namesrv) as admin:
+        shown = await admin.topics(include_system=args.all)
+    if args.json:
+        print(as_json(shown))
+    for topic in () if args.json else shown:
+        print(topic)
     return 0
 
 
-def _is_hidden(topic: str) -> bool:
-    return is_system_topic(topic) or topic.startswith("RMQ_SYS_")  # Apache's newest have no list of names
-
-
-async def _topics(client: ClientInstance, request: Request) -> set[str]:
-    return set(decode_body(TopicList, (await client.name_servers.ask(request, CALL_TIMEOUT_S)).body).topics)
-
-
 async def _route(args: argparse.Namespace) -> int:
-    client = ClientInstance(args.namesrv)
-    await client.start()
-    try:
-        route = await client.routes.refresh(args.topic, CALL_TIMEOUT_S)
-    finally:
-        await client.close()
+    async with Admin(args.namesrv) as admin:
+        route = await admin.route(args.topic)
     rows = [_row(route, name) for name in sorted(one.broker_name for one in route.data.queues)]
     if args.json:
-        print(json.dumps({"topic": route.topic, "brokers": rows}))
+        print(as_json({"topic": route.topic, "brokers": rows}))
         return 0
     for row in rows:
-        addresses = " ".join(f"{broker_id}={address}" for broker_id, address in row["addresses"].items())
-        queues = f"read {row['readQueues']}  write {row['writeQueues']}"
-        print(f"{row['broker']}  {queues}  {row['perm']}  {addresses}")
+        row["addresses"] = " ".join(f"{broker_id}={one}" for broker_id, one in row["addresses"].items())
+    print(table(["broker", "readQueues", "writeQueues", "perm", "addresses"], rows))
     return 0
 
 
@@ -83,3 +51,56 @@ def _row(route: TopicRoute, broker_name: str) -> dict[str, Any]:
         "perm": ("r" if queues.perm & Perm.READ else "-") + ("w" if queues.perm & Perm.WRITE else "-"),
         "addresses": {} if broker is None else dict(sorted(broker.addresses.items())),
     }
+
+
+async def _stats(args: argparse.Namespace) -> int:
+    async with Admin(args.namesrv) as admin:
+        report = await admin.topic_stats(args.topic)
+    rows = [
+        {
+            "queue": f"{one.queue.broker_name}:{one.queue.queue_id}",
+            "min": one.min_offset,
+            "max": one.max_offset,
+            "messages": one.count,
+            "lastStored": one.last_stored_ms,
+        }
+        for one in report.queues
+    ]
+    if args.json:
+        total = {"topic": args.topic, "messages": report.count, "storedPerSecond": report.stored_per_second}
+        print(as_json({**total, "queues": rows}))
+        return 0
+    print(table(["queue", "min", "max", "messages", "lastStored"], with_times(rows, "lastStored")))
+    print(f"{report.count} messages in {len(rows)} queues, {report.stored_per_second:.1f} stored a second")
+    return 0
+
+
+async def _create(args: argparse.Namespace) -> int:
+    async with Admin(args.namesrv) as admin:
+        made = await admin.create_topic(
+            args.topic, queues=args.queues, cluster=args.cluster, brokers=args.brokers
+        )
+    rows = [{"broker": one.name, "address": one.address} for one in made]
+    if args.json:
+        print(as_json({"topic": args.topic, "queues": args.queues, "brokers": rows}))
+        return 0
+    print(table(["broker", "queues", "address"], [{**row, "queues": args.queues} for row in rows]))
+    return 0
+
+
+async def _delete(args: argparse.Namespace) -> int:
+    async with Admin(args.namesrv) as admin:
+        report = await admin.topic_stats(args.topic)  # one that does not exist is said to be so
+        if not args.yes:
+            brokers = ", ".join(sorted({one.queue.broker_name for one in report.queues}))
+            raise ConfigError(
+                f"topic {args.topic} has {report.count} messages on {brokers}, which are gone for good "
+                "once it is deleted; add --yes to do it"
+            )
+        gone_from = await admin.delete_topic(args.topic, cluster=args.cluster)
+    names = [one.name for one in gone_from]
+    if args.json:
+        print(as_json({"topic": args.topic, "messages": report.count, "brokers": names}))
+    else:
+        print(f"topic {args.topic} deleted on {', '.join(names)}, with {report.count} messages")
+    return 0

@@ -6,20 +6,32 @@ Owns which connections exist; what is said over them is the caller's.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
+from ssl import SSLContext
 
 from hotfire.client.single import SingleFlight
 from hotfire.errors import ConnectError, NotRunning
 from hotfire.net.peer import OnRequest, Peer
 
 DIAL_TIMEOUT_S = 3.0
+LINGER_S = 30.0
+"""How long a connection we have given up on may take to end: its end tells that all was read."""
 
 
 class Connections:
     """A client's connections to brokers and name servers."""
 
-    def __init__(self, on_request: OnRequest | None = None) -> None:
+    def __init__(
+        self,
+        on_request: OnRequest | None = None,
+        on_dialled: Callable[[str], None] | None = None,
+        *,
+        tls: SSLContext | None = None,
+    ) -> None:
         self._on_request = on_request
+        self._on_dialled = on_dialled
+        self._tls = tls
         self._peers: dict[str, Peer] = {}
         self._dials: SingleFlight[str, Peer] = SingleFlight()
         self._farewells: set[asyncio.Task[None]] = set()
@@ -36,20 +48,38 @@ class Connections:
             async with asyncio.timeout(timeout_s):
                 return await self._dials.do(address, partial(self._dial, address))
         except TimeoutError:
-            raise ConnectError(f"{address}: no connection within {timeout_s:g} s") from None
+            raise ConnectError(f"{address}: no connection within {timeout_s:.3g} s") from None
 
     async def _dial(self, address: str) -> Peer:
-        peer = await Peer.connect(address, timeout_s=DIAL_TIMEOUT_S, on_request=self._on_request)
+        peer = await Peer.connect(
+            address, timeout_s=DIAL_TIMEOUT_S, on_request=self._on_request, tls=self._tls
+        )
         self._peers[address] = peer
+        if self._on_dialled is not None:
+            self._on_dialled(address)
         return peer
+
+    def current(self, address: str) -> Peer | None:
+        """The connection to `address`, if there is one."""
+        peer = self._peers.get(address)
+        return None if peer is None or peer.closed else peer
+
+    def holds(self, peer: Peer) -> bool:
+        """Whether what is asked of its address goes by this very connection."""
+        return self._peers.get(peer.address) is peer and not peer.closed
 
     def drop(self, peer: Peer) -> None:
         """Use this connection no more: who did not answer once may not be there, whatever TCP says."""
         if self._peers.get(peer.address) is peer:
             del self._peers[peer.address]
-        farewell = asyncio.create_task(peer.close())
+        farewell = asyncio.create_task(peer.finish(LINGER_S))
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)
+
+    def hang_up(self, address: str) -> None:
+        """End the connection to `address`, if there is one."""
+        if (peer := self._peers.get(address)) is not None:
+            self.drop(peer)
 
     def open_addresses(self) -> list[str]:
         return [address for address, peer in self._peers.items() if not peer.closed]
@@ -58,4 +88,8 @@ class Connections:
         self._closed = True
         await self._dials.close()
         peers, self._peers = self._peers, {}
-        await asyncio.gather(*(peer.close() for peer in peers.values()), *self._farewells)
+        farewells = tuple(self._farewells)
+        for farewell in farewells:
+            farewell.cancel()
+        await asyncio.gather(*(peer.close() for peer in peers.values()))
+        await asyncio.gather(*farewells, return_exceptions=True)

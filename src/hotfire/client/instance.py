@@ -1,6 +1,11 @@
-"""What the producers and consumers of one client share: identity, connections, routes, and two timers.
+"""What the producers and consumers of one client share: identity, connections, routes, and the timers.
 
-Every 30 seconds the routes in use are asked for again, and every broker written to is told that we live.
+Those of one client id, in one event loop, share one instance and so one connection per broker; it starts
+with the first that joins and closes with the last that leaves. Every 30 seconds the routes in use are asked
+for again and every broker is told that we live; every 5 seconds members may keep their offsets; every 20
+seconds, or as soon as a broker says that a member came or went, they look again at which queues are theirs.
+
+Knows members by `Member` and nothing of what they do.
 """
 
 from __future__ import annotations
@@ -10,28 +15,42 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from typing import Any, ClassVar
 
+from hotfire.client.addresses import AddressSource
 from hotfire.client.connections import Connections
-from hotfire.client.nameservers import NameServers, parse_name_servers
+from hotfire.client.nameservers import NameServers
 from hotfire.client.routes import Routes
-from hotfire.errors import HotfireError, NotRunning, Timeout
-from hotfire.model import Heartbeat, ProducerData
+from hotfire.errors import ConfigError, ConnectError, HotfireError, NotRunning, Timeout
+from hotfire.model import ConsumerData, Heartbeat, ProducerData
+from hotfire.net.addresses import local_address
 from hotfire.net.peer import OnRequest, Peer
-from hotfire.net.server import local_address
 from hotfire.protocol.bodies import encode_body
+from hotfire.protocol.codes import RequestCode, ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.request import Request
-from hotfire.protocol.requests import HeartBeat, UnregisterClient
+from hotfire.protocol.requests import HeartBeat, UnregisterClient, decode_request
 
 log = logging.getLogger("hotfire.client")
 
+NAME_SERVERS_FIRST_S = 10.0
+NAME_SERVERS_INTERVAL_S = 120.0
 ROUTE_INTERVAL_S = 30.0
 HEARTBEAT_INTERVAL_S = 30.0
 HEARTBEAT_FIRST_S = 1.0
+PERSIST_INTERVAL_S = 5.0
+PERSIST_FIRST_S = 10.0
+REBALANCE_INTERVAL_S = 20.0
+REBALANCE_AGAIN_S = 1.0
+"""Until the next look when not all was settled; the first ones come sooner."""
+REBALANCE_GAP_S = 0.15
+"""Between two looks at which queues are whose, however often brokers tell of changes. Shorter than the time
+after which who gets a queue begins to pull it: who has it has let go by then."""
 CALL_TIMEOUT_S = 3.0
 GOODBYE_TIMEOUT_S = 1.0
+CLOSE_TIMEOUT_S = 3.0
 
 
 def client_id(instance_name: str | None) -> str:
@@ -39,12 +58,60 @@ def client_id(instance_name: str | None) -> str:
     return f"{local_address()}@{instance_name or f'{os.getpid()}#{time.time_ns()}'}"
 
 
+class Member:
+    """A producer or a consumer, as its instance sees it: what to tell brokers of it, and when it works.
+
+    A group has at most one producer and one consumer per instance.
+    """
+
+    group: str
+
+    def producer_data(self) -> ProducerData | None:
+        return None
+
+    def consumer_data(self) -> ConsumerData | None:
+        return None
+
+    def topics(self) -> Iterable[str]:
+        """Topics it uses, whose routes are kept fresh."""
+        return ()
+
+    async def routes_changed(self) -> None:
+        """Routes were asked for again."""
+
+    async def persist_offsets(self) -> None:
+        """Keep what was consumed."""
+
+    async def rebalance(self) -> bool:
+        """Look again at which queues are ours. False, when not all is settled, asks for another look soon."""
+        return True
+
+    def asked(self, request: Request) -> Command | Awaitable[Command | None] | None:
+        """What a broker asks of this group. None answers nothing; an awaitable answers later."""
+        return None
+
+
+class Process:
+    """This process, told from one forked of it without asking the kernel at every send."""
+
+    mark = object()
+
+    @classmethod
+    def forked(cls) -> None:
+        cls.mark = object()
+
+
+os.register_at_fork(after_in_child=Process.forked)
+
+
 class ClientInstance:
-    """Start it, use it, close it."""
+    """Join it, use it, leave it."""
+
+    _shared: ClassVar[dict[tuple[asyncio.AbstractEventLoop, str], ClientInstance]] = {}
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | None,
         *,
         instance_name: str | None = None,
         on_request: OnRequest | None = None,
@@ -52,38 +119,127 @@ class ClientInstance:
     ) -> None:
         self.rng = rng or random.Random()
         self.client_id = client_id(instance_name)
-        self.connections = Connections(on_request)
-        self.name_servers = NameServers(parse_name_servers(name_servers), self.connections, self.rng)
+        self.is_named = bool(instance_name)
+        """Whether another process may have had this client id before us."""
+        self.connections = Connections(on_request or self._asked, self._dialled)
+        self.name_servers = NameServers(AddressSource(name_servers), self.connections, self.rng)
         self.routes = Routes(self.name_servers)
-        self.producer_groups: set[str] = set()
+        self.members: list[Member] = []
         self._greeted: set[str] = set()
+        self._rebalance_due = asyncio.Event()
         self._timers: list[asyncio.Task[None]] = []
+        self._answers: set[asyncio.Task[None]] = set()
+        self._born_in, self._process = os.getpid(), Process.mark
         self.running = False
+
+    # --- joining and leaving -------------------------------------------------------------------------
+
+    @classmethod
+    async def join(
+        cls,
+        member: Member,
+        name_servers: str | Sequence[str] | None,
+        *,
+        instance_name: str | None = None,
+        rng: random.Random | None = None,
+    ) -> ClientInstance:
+        """The running instance of this name, which `member` now belongs to; without a name, its own."""
+        loop = asyncio.get_running_loop()
+        for key in [key for key in cls._shared if key[0].is_closed()]:
+            del cls._shared[key]
+        key = (loop, client_id(instance_name))
+        instance = cls._shared.get(key) if instance_name else None
+        if instance is None:
+            instance = cls(name_servers, instance_name=instance_name, rng=rng)
+            if instance_name:
+                cls._shared[key] = instance
+        elif not instance.name_servers.source.same_as(AddressSource(name_servers)):
+            raise ConfigError(
+                f"instance {instance_name} is in use with name servers {instance.name_servers.source}; "
+                "choose another instance name for others"
+            )
+        instance._admit(member)
+        if not instance.running:
+            await instance.start()
+        return instance
+
+    def _admit(self, member: Member) -> None:
+        produces = member.producer_data() is not None
+        for other in self.members:
+            if other.group == member.group and (other.producer_data() is not None) == produces:
+                kind = "producer" if produces else "consumer"
+                raise ConfigError(
+                    f"group {member.group} has a {kind} in client {self.client_id} already; choose another "
+                    "instance name, or share the one there is"
+                )
+        self.members.append(member)
+
+    async def leave(self, member: Member) -> None:
+        """Say goodbye for the member's group; the last to leave closes the connections."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        if not self.members:
+            self._forget()
+        goodbye = UnregisterClient(
+            client_id=self.client_id,
+            producer_group=None if member.producer_data() is None else member.group,
+            consumer_group=None if member.consumer_data() is None else member.group,
+        )
+        await asyncio.gather(*(self._say_goodbye(address, goodbye) for address in sorted(self._greeted)))
+        if not self.members:
+            await self.close()
+
+    def _forget(self) -> None:
+        for key in [key for key, instance in self._shared.items() if instance is self]:
+            del self._shared[key]
 
     async def start(self) -> None:
         if self.running:
             raise NotRunning("this client is already started")
         self.running = True
+        await self._refresh_name_servers()
+        if not self.running:
+            raise NotRunning("this client was closed while it started")
         self._timers = [
-            asyncio.create_task(_every(ROUTE_INTERVAL_S, ROUTE_INTERVAL_S, self._refresh_routes)),
-            asyncio.create_task(_every(HEARTBEAT_FIRST_S, HEARTBEAT_INTERVAL_S, self._greet_brokers)),
+            asyncio.create_task(
+                _every(NAME_SERVERS_FIRST_S, NAME_SERVERS_INTERVAL_S, self._refresh_name_servers)
+            ),
+            asyncio.create_task(_every(ROUTE_INTERVAL_S, ROUTE_INTERVAL_S, self.refresh_routes)),
+            asyncio.create_task(_every(HEARTBEAT_FIRST_S, HEARTBEAT_INTERVAL_S, self.greet_brokers)),
+            asyncio.create_task(_every(PERSIST_FIRST_S, PERSIST_INTERVAL_S, self._persist)),
+            asyncio.create_task(self._rebalance_on()),
         ]
 
     async def close(self) -> None:
         if not self.running:
             return
         self.running = False
-        for timer in self._timers:
-            timer.cancel()
-        await asyncio.gather(*self._timers, return_exceptions=True)
-        await asyncio.gather(*(self._say_goodbye(address) for address in self._greeted))
+        self._forget()
+        ending = [*self._timers, *self._answers]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         await self.routes.close()
+        await self.name_servers.close()
         await self.connections.close()
+
+    def check_usable(self, what: str) -> None:
+        """Raise unless this is a running client of this very process."""
+        if not self.running:
+            raise NotRunning(f"the {what} is not running; use `async with` or start() before using it")
+        if self._process is not Process.mark:
+            raise NotRunning(
+                f"the {what} was started in process {self._born_in} and this is {os.getpid()}, forked from "
+                "it: connections cannot be shared; start a new one here"
+            )
+
+    # --- asking brokers ------------------------------------------------------------------------------
 
     async def invoke(self, address: str, request: Request | Command, deadline: float) -> Command:
         """The reply of the broker at `address`; dialling counts against the deadline too."""
         loop = asyncio.get_running_loop()
-        peer = await self.connections.get(address, max(deadline - loop.time(), 0.0))
+        peer = await self.connection(address, max(deadline - loop.time(), 0.0))
         try:
             return await peer.invoke(request, max(deadline - loop.time(), 0.0))
         except Timeout:
@@ -91,20 +247,112 @@ class ClientInstance:
             raise
 
     async def connection(self, address: str, timeout_s: float) -> Peer:
-        return await self.connections.get(address, timeout_s)
+        """The connection to a broker, whose address is what it said of itself, and may be wrong here."""
+        try:
+            return await self.connections.get(address, timeout_s)
+        except ConnectError as error:
+            raise ConnectError(
+                f"broker {error}; name server {self.name_servers.current} gave this address, as the broker "
+                "registered it: if the broker runs and has another one for this machine, set brokerIP1 in "
+                "its configuration"
+            ) from None
 
-    # --- timers ------------------------------------------------------------------------------------
+    # --- what brokers ask ----------------------------------------------------------------------------
 
-    async def _refresh_routes(self) -> None:
+    def _asked(self, command: Command) -> Command | Coroutine[Any, Any, Command | None] | None:
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self.rebalance_soon()
+            return None
+        request = decode_request(command)
+        if request is None:
+            remark = f" request type {command.code} not supported"
+            return Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        group = getattr(request, "consumer_group", None) or getattr(request, "group", None)
+        for member in self.members:
+            if member.group == group and member.consumer_data() is not None:
+                answer = member.asked(request)
+                return _awaited(answer) if isinstance(answer, Awaitable) else answer
+        log.info("request=%d for group=%s, which has no consumer here, is left alone", command.code, group)
+        return None
+
+    # --- timers --------------------------------------------------------------------------------------
+
+    def rebalance_soon(self) -> None:
+        self._rebalance_due.set()
+
+    async def _rebalance_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s, last_s, again_s = REBALANCE_INTERVAL_S, -REBALANCE_GAP_S, REBALANCE_GAP_S
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._rebalance_due.wait()
+            await asyncio.sleep(last_s + REBALANCE_GAP_S - loop.time())
+            self._rebalance_due.clear()
+            last_s = loop.time()
+            if await self._rebalance():
+                wait_s, again_s = REBALANCE_INTERVAL_S, REBALANCE_GAP_S
+            else:
+                wait_s, again_s = again_s, min(2 * again_s, REBALANCE_AGAIN_S)
+
+    async def _rebalance(self) -> bool:
+        settled = True
+        for member in tuple(self.members):
+            try:
+                settled = await member.rebalance() and settled
+            except HotfireError as error:
+                log.warning("group=%s rebalance: %s; tried again shortly", member.group, error)
+                settled = False
+        return settled
+
+    async def _refresh_name_servers(self) -> None:
+        try:
+            await self.name_servers.refresh()
+        except HotfireError as error:
+            log.warning("name servers kept as they were: %s", error)
+
+    async def refresh_routes(self) -> None:
         await self.routes.refresh_all(CALL_TIMEOUT_S)
+        await self._each("routes", lambda member: member.routes_changed())
 
-    async def _greet_brokers(self) -> None:
-        if not self.producer_groups:
+    async def _persist(self) -> None:
+        await self._each("offsets", lambda member: member.persist_offsets())
+
+    async def _each(self, what: str, work: Callable[[Member], Awaitable[None]]) -> None:
+        for member in tuple(self.members):
+            try:
+                await work(member)
+            except HotfireError as error:
+                log.warning("group=%s %s: %s; tried again later", member.group, what, error)
+
+    async def greet_brokers(self) -> None:
+        """Tell every broker of the routes in use who we are; slaves only of consumers."""
+        producers = tuple(data for member in self.members if (data := member.producer_data()))
+        consumers = tuple(told for member in self.members if (told := member.consumer_data()))
+        if not producers and not consumers:
             return
-        masters = {broker.master for route in self.routes.known() for broker in route.data.brokers}
-        groups = tuple(ProducerData(group) for group in sorted(self.producer_groups))
-        greeting = HeartBeat(body=encode_body(Heartbeat(self.client_id, producers=groups)))
-        await asyncio.gather(*(self._greet(address, greeting) for address in masters if address))
+        brokers = [broker for route in self.routes.known() for broker in route.data.brokers]
+        addresses = dict.fromkeys(
+            address
+            for broker in brokers
+            for broker_id, address in broker.addresses.items()
+            if broker_id == 0 or consumers
+        )
+        self._greeted &= addresses.keys()
+        greeting = HeartBeat(body=encode_body(Heartbeat(self.client_id, producers, consumers)))
+        await asyncio.gather(*(self._greet(address, greeting) for address in sorted(addresses)))
+
+    def _dialled(self, address: str) -> None:
+        """A broker that we lost, or that was restarted, does not know us on the new connection."""
+        if address in self._greeted and self.running:
+            self._greeted.discard(address)
+            task = asyncio.create_task(self._greet_again())
+            self._answers.add(task)
+            task.add_done_callback(self._answers.discard)
+
+    async def _greet_again(self) -> None:
+        await self.greet_brokers()
+        self.rebalance_soon()
 
     async def _greet(self, address: str, greeting: HeartBeat) -> None:
         try:
@@ -114,14 +362,16 @@ class ClientInstance:
         except HotfireError as error:
             log.warning("broker=%s heartbeat failed: %s", address, error)
 
-    async def _say_goodbye(self, address: str) -> None:
+    async def _say_goodbye(self, address: str, goodbye: UnregisterClient) -> None:
         if address not in self.connections.open_addresses():
             return
         with suppress(HotfireError):  # the broker forgets us in two minutes anyway
             peer = await self.connections.get(address, GOODBYE_TIMEOUT_S)
-            for group in self.producer_groups:
-                goodbye = UnregisterClient(client_id=self.client_id, producer_group=group)
-                await peer.ask(goodbye, GOODBYE_TIMEOUT_S)
+            await peer.ask(goodbye, GOODBYE_TIMEOUT_S)
+
+
+async def _awaited(answer: Awaitable[Command | None]) -> Command | None:
+    return await answer
 
 
 async def _every(first_s: float, interval_s: float, work: Callable[[], Awaitable[None]]) -> None:

@@ -1,17 +1,21 @@
 """Messages <-> what travels: a send request one way, stored records the other.
 
-Owns the checks before a message leaves, its properties, and compression of bodies.
+Owns the checks before a message leaves and its properties.
 """
 
 from __future__ import annotations
 
-import zlib
+import logging
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
+from hotfire.client.compression import Compression, compress, decompress
 from hotfire.errors import BrokerRefused, LocalProtocolError, RemoteProtocolError
 from hotfire.model import (
     AUTO_CREATE_TOPIC,
+    RETRY_PREFIX,
     SEND_FORBIDDEN_TOPICS,
     Message,
     MessageQueue,
@@ -25,33 +29,44 @@ from hotfire.protocol.record import (
     Record,
     SysFlag,
     iter_records,
+    java_hash,
     parse_properties,
     without_crc,
 )
-from hotfire.protocol.requests import SendMessageV2
+from hotfire.protocol.requests import SendBatchMessage, SendMessage, SendMessageV2
+
+log = logging.getLogger("hotfire.client")
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 COMPRESS_FROM_BYTES = 4096
-COMPRESS_LEVEL = 5
-INFLATED_BYTES_MAX = 64 * 1024 * 1024
-"""A stored body may inflate to this; the largest a Java producer accepts by default has 4 MiB."""
+_BATCH = "BATCH"
 
-_COMPRESSIONS = {SysFlag.LZ4: "LZ4", SysFlag.ZSTD: "ZSTD"}
 _SEPARATORS = ("\x01", "\x02")
 
 
 class Outgoing(NamedTuple):
-    """A checked message, ready to be sent to any queue."""
+    """A checked message, or several in one body, ready to be sent to any queue."""
 
-    message: Message
+    messages: tuple[Message, ...]
     message_id: str
     properties: str
     body: bytes
-    sys_flag: int
+    sys_flag: int = 0
+    ids: tuple[str, ...] = ()
+    """Of the messages of a batch."""
+
+    @property
+    def topic(self) -> str:
+        return self.messages[0].topic
+
+    @property
+    def is_batch(self) -> bool:
+        return bool(self.ids)
 
 
 def check_message(message: Message, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
     """Raise LocalProtocolError for what every broker would refuse; nothing is sent."""
+    check_is_message(message)
     topic, body = message.topic, message.body
     try:
         check_topic_name(topic)
@@ -67,28 +82,83 @@ def check_message(message: Message, *, body_bytes_max: int = BODY_BYTES_MAX) -> 
         raise LocalProtocolError(
             f"message to {topic}: its body has {len(body)} bytes, at most {body_bytes_max} fit"
         )
+    _check_texts(message)
 
 
-def prepare(message: Message, message_id: str, *, body_bytes_max: int = BODY_BYTES_MAX) -> Outgoing:
+def check_is_message(message: object) -> None:
+    if not isinstance(message, Message):
+        raise LocalProtocolError(
+            f"{message!r:.60} is {type(message).__name__}, not a Message; send Message(topic, body)"
+        )
+
+
+def _check_texts(message: Message) -> None:
+    keys: object = message.keys
+    if isinstance(keys, str):  # each letter would be a key
+        raise LocalProtocolError(
+            f"message to {message.topic}: its keys are one text, {keys!r:.60}; give a tuple of them"
+        )
+    for what, texts in (
+        ("tag", () if message.tag is None else (message.tag,)),
+        ("key", message.keys),
+        ("property", message.properties.values()),
+    ):
+        for text in texts:
+            if not isinstance(text, str):
+                raise LocalProtocolError(
+                    f"message to {message.topic}: {what} {text!r:.60} is {type(text).__name__}, not str"
+                )
+
+
+def prepare(
+    message: Message,
+    message_id: str,
+    *,
+    body_bytes_max: int = BODY_BYTES_MAX,
+    compression: Compression | None = "zlib",
+    compress_from_bytes: int = COMPRESS_FROM_BYTES,
+) -> Outgoing:
     """Check the message, write its properties and compress its body if that is worth it."""
     check_message(message, body_bytes_max=body_bytes_max)
-    properties = dict(message.properties)
+    properties = message_properties(message, message_id)
+    body, sys_flag = message.body, 0
+    if compression is not None and len(body) >= compress_from_bytes:
+        body, sys_flag = compress(compression, body)
+    if properties.get("TRAN_MSG", "").lower() == "true":
+        sys_flag |= SysFlag.TRANSACTION_PREPARED
+    text = property_string(message.topic, properties)
+    return Outgoing((message,), properties["UNIQ_KEY"], text, body, sys_flag)
+
+
+def message_properties(message: Message, message_id: str) -> dict[str, str]:
+    """Everything about the message that travels as a property, in the order Java writes it."""
+    properties: dict[str, str] = {}
+    # The order in which a Java application fills its map decides between names of one bucket only.
+    if message.tag:
+        properties["TAGS"] = message.tag
     if message.keys:
         properties["KEYS"] = " ".join(message.keys)
-    message_id = properties.setdefault("UNIQ_KEY", message_id)
     properties["WAIT"] = "true" if message.wait_stored else "false"
     if message.delay_level:
         properties["DELAY"] = str(message.delay_level)
-    if message.tag:
-        properties["TAGS"] = message.tag
-    text = _property_string(message.topic, properties)
-    body, sys_flag = message.body, 0
-    if len(body) >= COMPRESS_FROM_BYTES:
-        body, sys_flag = zlib.compress(body, COMPRESS_LEVEL), SysFlag.COMPRESSED | SysFlag.ZLIB
-    return Outgoing(message, message_id, text, body, sys_flag)
+    properties.update(message.properties)
+    properties.setdefault("UNIQ_KEY", message_id)
+    buckets = 16
+    while len(properties) > buckets * 3 // 4:
+        buckets *= 2
+    return {
+        name: properties[name] for name in sorted(properties, key=lambda name: _spread(name) & buckets - 1)
+    }
 
 
-def _property_string(topic: str, properties: dict[str, str]) -> str:
+@lru_cache(maxsize=1024)
+def _spread(name: str) -> int:
+    """What Java's HashMap makes of a name's hash before it chooses a bucket by its low bits."""
+    value = java_hash(name) & 0xFFFF_FFFF
+    return value ^ value >> 16
+
+
+def property_string(topic: str, properties: dict[str, str]) -> str:
     for name, value in properties.items():
         if not name or not value or any(mark in name + value for mark in _SEPARATORS):
             raise LocalProtocolError(
@@ -103,17 +173,25 @@ def _property_string(topic: str, properties: dict[str, str]) -> str:
     return text
 
 
-def send_request(outgoing: Outgoing, queue: MessageQueue, *, group: str, now_ms: int) -> SendMessageV2:
-    return SendMessageV2(
+def send_request(outgoing: Outgoing, queue: MessageQueue, *, group: str, now_ms: int) -> SendMessage:
+    message = outgoing.messages[0]
+    request = SendBatchMessage if outgoing.is_batch else SendMessageV2
+    # What a consumer sends back by itself tells its tries in the header.
+    counts = message.properties if message.topic.startswith(RETRY_PREFIX) else {}
+    limit = counts.get("MAX_RECONSUME_TIMES")
+    return request(
         producer_group=group,
-        topic=outgoing.message.topic,
+        topic=message.topic,
         default_topic=AUTO_CREATE_TOPIC,
         default_topic_queue_nums=4,
         queue_id=queue.queue_id,
         sys_flag=outgoing.sys_flag,
         born_timestamp=now_ms,
-        flag=outgoing.message.flag,
+        flag=0 if outgoing.is_batch else message.flag,
         properties=outgoing.properties,
+        reconsume_times=int(counts.get("RECONSUME_TIME", 0)),
+        max_reconsume_times=None if limit is None else int(limit),
+        batch=outgoing.is_batch,
         broker_name=queue.broker_name,
         body=outgoing.body,
     )
@@ -130,7 +208,14 @@ def received_messages(body: Buffer, broker_name: str) -> Iterator[ReceivedMessag
 
 
 def _unpack(record: Record, broker_name: str) -> Iterator[ReceivedMessage]:
-    for index, one in enumerate(decode_batch(record.body)):
+    try:
+        batch = decode_batch(record.body)
+    except RemoteProtocolError as error:
+        log.warning("message=%s topic=%s keeps its stored body: %s", record.message_id, record.topic, error)
+        properties = parse_properties(without_crc(record.properties))
+        yield replace(_received(record, broker_name, record.body, properties, 0), compression=_BATCH)
+        return
+    for index, one in enumerate(batch):
         yield _received(record, broker_name, one.body, parse_properties(one.properties), index)
 
 
@@ -138,11 +223,7 @@ def _received(
     record: Record, broker_name: str, body: bytes, properties: dict[str, str], index: int
 ) -> ReceivedMessage:
     place = record.message_id
-    compression = None
-    if record.sys_flag & SysFlag.COMPRESSED:
-        compression = _COMPRESSIONS.get(record.sys_flag & SysFlag.COMPRESSION_MASK)
-        if compression is None:
-            body = _inflate(body, place)
+    body, compression = decompress(body, record.sys_flag, place)
     return ReceivedMessage(
         topic=record.topic,
         body=body,
@@ -161,16 +242,3 @@ def _received(
         reconsume_times=record.reconsume_times,
         compression=compression,
     )
-
-
-def _inflate(body: bytes, message_id: str) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        data = inflater.decompress(body, INFLATED_BYTES_MAX)
-    except zlib.error as error:
-        raise RemoteProtocolError(f"message {message_id}: its body does not inflate: {error}") from None
-    if not inflater.eof:
-        raise RemoteProtocolError(
-            f"message {message_id}: its body ends early or inflates beyond {INFLATED_BYTES_MAX} bytes"
-        )
-    return data

@@ -1,101 +1,165 @@
-"""Sending messages: which queue, how often to try, and what the broker said.
+"""Sending messages: the producer an application holds.
 
-A send has one deadline. Time spent on routes, dialling and failed attempts counts against it, and an
-attempt after a failure goes to another broker when there is one. The message keeps its id over all
-attempts, so a consumer can tell a repeated one.
+Owns when a producer may be used, and the ways to send; `sending` does it, `choosing` says where to.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
-import logging
 import os
-import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal
 
-from hotfire.client.instance import ClientInstance
-from hotfire.client.messages import Outgoing, prepare, send_request
-from hotfire.client.routes import TopicRoute
-from hotfire.errors import BrokerRefused, HotfireError, LocalProtocolError, NoRoute, NotRunning, Timeout
-from hotfire.model import Message, MessageQueue, check_group_name
-from hotfire.net.server import local_address
-from hotfire.protocol.codes import ResponseCode
+from hotfire.client.addresses import AddressSource
+from hotfire.client.batches import batch_results, prepare_batches
+from hotfire.client.choosing import Rotation, Selector, select
+from hotfire.client.compression import Compression, check_compression
+from hotfire.client.confirm import NotStored, Stored, confirm
+from hotfire.client.faults import Faults
+from hotfire.client.hooks import SendHook, SendHooks
+from hotfire.client.instance import ClientInstance, Member
+from hotfire.client.later import Later
+from hotfire.client.limits import IN_FLIGHT_MAX, OnLimit, Permits, RateLimit
+from hotfire.client.messages import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, Outgoing, prepare
+from hotfire.client.pipeline import Pipelines
+from hotfire.client.results import SendResult, SendStatus
+from hotfire.client.sending import Sender, Trial
+from hotfire.errors import BrokerRefused, ConfigError, HotfireError, LocalProtocolError, NotRunning
+from hotfire.model import Message, MessageQueue, ProducerData, check_group_name
+from hotfire.net.addresses import local_address
+from hotfire.net.clock import now_ms
 from hotfire.protocol.ids import UniqueIds
 from hotfire.protocol.record import Host
-from hotfire.protocol.requests import SendReply
 
-log = logging.getLogger("hotfire.client")
+__all__ = ["Producer", "SendResult", "SendStatus"]
 
 DEFAULT_GROUP = "hotfire_producer"
+JAVA_DEFAULT_GROUP = "DEFAULT_PRODUCER"
+"""Java's clients refuse to start under it, and so do we: it is the sign of a group forgotten."""
+
 SEND_TIMEOUT_S = 3.0
 RETRIES = 2
-REFRESH_TIMEOUT_S = 1.0
+CONFIRM_TIMEOUT_S = 30.0
+FINISH_TIMEOUT_S = 1.0
+"""What close() gives sends under way."""
 
 
-class SendStatus(enum.Enum):
-    """In every case the message is stored; all but SEND_OK say where it may still be lost."""
-
-    SEND_OK = ResponseCode.SUCCESS
-    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
-    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
-    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
-
-
-_STATUS: dict[int, SendStatus] = {status.value: status for status in SendStatus}
-
-
-@dataclass(slots=True, frozen=True)
-class SendResult:
-    """Where a message was stored."""
-
-    status: SendStatus
-    message_id: str
-    offset_message_id: str
-    queue: MessageQueue
-    queue_offset: int
-    transaction_id: str | None = None
-
-
-class Producer:
+class Producer(Member):
     """Sends messages. Any number of tasks may share one.
 
     >>> async def example() -> None:
-    ...     async with Producer("127.0.0.1:9876") as producer:
+    ...     async with Producer("127.0.0.1:9876", group="shop") as producer:
     ...         result = await producer.send(Message("orders", b"paid", tag="pay"))
     ...         print(result.queue, result.queue_offset)
+
+    Without `name_servers` the environment's NAMESRV_ADDR counts; either may be the URL of an address service.
+    `retries` are those of `send`, `retries_async` those of `send_soon`. `avoid_slow_brokers` keeps away for a
+    while from brokers that failed or took long. `compression` is zlib, lz4, zstd or None, for bodies from
+    `compress_from_bytes`. `max_rate` limits sends a second: those beyond wait, unless `on_limit` says
+    otherwise.
     """
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | None = None,
         *,
         group: str = DEFAULT_GROUP,
         timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
+        retries_async: int = RETRIES,
+        retry_another_broker_when_not_ok: bool = False,
+        avoid_slow_brokers: bool = False,
+        compression: Compression | None = "zlib",
+        compress_from_bytes: int = COMPRESS_FROM_BYTES,
+        message_bytes_max: int = BODY_BYTES_MAX,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        max_rate: float | None = None,
+        on_limit: OnLimit | None = None,
+        hooks: Sequence[SendHook] = (),
         instance_name: str | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        try:
-            check_group_name(group)
-        except BrokerRefused as refused:
-            raise LocalProtocolError(refused.remark) from None
+        _check_group(group)
+        check_compression(compression)
+        _check_numbers(timeout_s, min(retries, retries_async), in_flight_max)
+        AddressSource(name_servers)
         self.group = group
+        self._name_servers = name_servers
+        self._instance_name = instance_name
         self._timeout_s = timeout_s
-        self._retries = retries
-        self._instance = ClientInstance(name_servers, instance_name=instance_name)
-        self._instance.producer_groups.add(group)
-        address = Host.parse(local_address(), 0).address
-        self._ids = UniqueIds(address, os.getpid(), self._instance.rng.getrandbits(32))
-        self._turns: dict[str, int] = {}
+        self._retries, self._retries_async = retries, retries_async
+        self._retry_when_not_ok = retry_another_broker_when_not_ok
+        self._avoid_slow_brokers = avoid_slow_brokers
+        self._body_bytes_max = message_bytes_max
+        least = message_bytes_max if compression is None else compress_from_bytes - 1
+        self._plain_body_max = min(least, message_bytes_max)
+        self._prepare_message = partial(
+            prepare,
+            body_bytes_max=message_bytes_max,
+            compression=compression,
+            compress_from_bytes=compress_from_bytes,
+        )
+        self._permits = Permits(in_flight_max)
+        self._rate = RateLimit(max_rate, on_limit)
+        self._hooks = SendHooks(hooks)
+        self._rng = rng or random.Random()
+        self._address = Host.parse(local_address(), 0).address
+        self._ids = self._new_ids()
+        self._state: Literal["not started", "start failed", "running", "closed"] = "not started"
+        self._joined: ClientInstance | None = None
+        self._rotation: Rotation | None = None
+
+    # --- starting and ending -------------------------------------------------------------------------
+
+    def producer_data(self) -> ProducerData:
+        return ProducerData(self.group)
+
+    def topics(self) -> tuple[str, ...]:
+        return () if self._rotation is None else self._rotation.topics()
 
     async def start(self) -> None:
-        await self._instance.start()
+        """Begin. A producer is started once; one whose start failed is not to be used."""
+        if self._state != "not started":
+            state = "already started" if self._state == "running" else self._state
+            raise NotRunning(f"this producer is {state}; make a new one to start")
+        self._state = "start failed"
+        faults = Faults(enabled=self._avoid_slow_brokers, clock=asyncio.get_running_loop().time)
+        self._rotation = Rotation(self._rng, faults)
+        self._joined = await ClientInstance.join(
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+        )
+        self._sender = Sender(
+            self._joined,
+            self.group,
+            self._rotation,
+            faults,
+            self._hooks,
+            retry_when_not_ok=self._retry_when_not_ok,
+        )
+        self._later = Later(self._sender, self._permits, self._prepare_message, retries=self._retries_async)
+        if not (self._hooks or self._rate or self._avoid_slow_brokers):
+            self._later.pipelines = Pipelines(
+                self._joined,
+                self.group,
+                self._rotation,
+                self._permits,
+                self._later.go_on,
+                new_ids=self._new_ids,
+                plain_body_max=self._plain_body_max,
+                timeout_s=self._timeout_s,
+            )
+        self._state = "running"
 
     async def close(self) -> None:
-        """Say goodbye to the brokers and hang up. Sends still under way fail."""
-        await self._instance.close()
+        """Say goodbye to the brokers and hang up. Sends still under way after a second fail."""
+        if self._joined is None:
+            return
+        joined, self._joined, self._state = self._joined, None, "closed"
+        await self._later.close(FINISH_TIMEOUT_S)
+        await joined.leave(self)
+        await self._later.end()
 
     async def __aenter__(self) -> Producer:
         await self.start()
@@ -104,114 +168,177 @@ class Producer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    @property
+    def _instance(self) -> ClientInstance:
+        if self._joined is None:
+            first = "use `async with`, or start() before sending"
+            step = first if self._state == "not started" else "make a new one"
+            raise NotRunning(f"the producer is {self._state}; {step}")
+        self._joined.check_usable("producer")
+        return self._joined
+
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues a message to `topic` may go to."""
-        self._check_running()
         return (await self._instance.routes.to_write(topic, self._timeout_s)).write_queues
 
-    async def send(
-        self, message: Message, *, queue: MessageQueue | None = None, timeout_s: float | None = None
-    ) -> SendResult:
-        """Store the message in the next queue, or in the one given.
+    # --- sending -------------------------------------------------------------------------------------
 
-        Raises what the last attempt met: BrokerRefused, or Unreachable when it is unknown whether the
-        message was stored. A given queue is tried once.
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Store the message in the next queue, in the one given, or in the one `selector` chooses by `arg`.
+
+        >>> async def pay(producer: Producer, order: str) -> None:
+        ...     await producer.send(Message("orders", b"paid"), selector=by_key_hash, arg=order)
+
+        Raises what the last attempt met: BrokerRefused, or Unreachable. When its `outcome_unknown` is true
+        the message may be stored; `confirm` finds out. A given or selected queue is tried once.
         """
         outgoing = self._prepare(message)
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        route = await self._instance.routes.to_write(message.topic, timeout_s)
-        if queue is not None:
-            return await self._send_once(outgoing, queue, route, deadline)
-        return await self._send_with_retries(outgoing, route, deadline)
+        with self._permits:
+            trial = Trial(outgoing, self._deadline(timeout_s))
+            return await self._send(trial, queue, selector, arg)
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_s: float | None = None,
+        on_done: Callable[[asyncio.Future[SendResult]], object] | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Begin to send, and go on: the future has the result, and `on_done` is called with it once.
+
+        >>> async def many(producer: Producer) -> None:
+        ...     sends = [producer.send_soon(Message("orders", b"%d" % n)) for n in range(1000)]
+        ...     print(len(await asyncio.gather(*sends)))
+
+        What was wrong before anything was sent is raised at once: a message no broker takes, or
+        TooManyInFlight, upon which to wait for some of those under way.
+        """
+        self._instance  # noqa: B018  # raises unless we run
+        future: asyncio.Future[SendResult] | None = None
+        pipelines = self._later.pipelines
+        if queue is None and selector is None and timeout_s is None and pipelines is not None:
+            future = pipelines.send(message)
+        if future is None:
+            trial = Trial(self._prepare(message), self._deadline(timeout_s), mode="async")
+            future = self._later.begin(lambda: self._send(trial, queue, selector, arg))
+        if on_done is not None:
+            future.add_done_callback(on_done)
+        return future
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Hand the message to the network once. Nobody says whether it was stored."""
         outgoing = self._prepare(message)
-        route = await self._instance.routes.to_write(message.topic, self._timeout_s)
-        chosen = queue or self._choose(route, avoid=None)
-        peer = await self._instance.connection(self._master(chosen, route), self._timeout_s)
-        request = send_request(outgoing, chosen, group=self.group, now_ms=_now_ms())
-        await peer.invoke_oneway(request, self._timeout_s)
+        with self._permits:
+            trial = Trial(outgoing, self._deadline(None), mode="oneway")
+            await self._rate.wait(message, trial.deadline)
+            await self._sender.oneway(trial, queue, await self._sender.route(message.topic, trial.deadline))
 
-    # --- one send ----------------------------------------------------------------------------------
+    async def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> list[SendResult]:
+        """Store messages of one topic together, in as few requests as they fit in; a result for each.
 
-    async def _send_with_retries(self, outgoing: Outgoing, route: TopicRoute, deadline: float) -> SendResult:
-        loop = asyncio.get_running_loop()
-        failed: HotfireError | None = None
-        tried: list[str] = []
-        while len(tried) <= self._retries:
-            queue = self._choose(route, avoid=tried[-1] if tried else None)
-            try:
-                return await self._send_once(outgoing, queue, route, deadline)
-            except HotfireError as error:
-                if not error.retriable:
+        >>> async def bulk(producer: Producer) -> None:
+        ...     results = await producer.send_batch(Message("orders", b"%d" % n) for n in range(100))
+        ...     print(results[0].queue_offset, results[-1].queue_offset)
+
+        A request is stored as a whole, its messages one after the other in one queue. When a later one fails,
+        `results` of the error are those of the requests before it.
+        """
+        self._instance  # noqa: B018  # raises unless we run
+        batches = prepare_batches(messages, self._next_id, body_bytes_max=self._body_bytes_max)
+        results: list[SendResult] = []
+        with self._permits:
+            for outgoing in tuple(batches):
+                trial = Trial(outgoing, self._deadline(timeout_s))
+                try:
+                    results += batch_results(outgoing, await self._send(trial, queue, None, None))
+                except HotfireError as error:
+                    error.results = tuple(results)
                     raise
-                failed = error
-            tried.append(queue.broker_name)
-            left_s = deadline - loop.time()
-            if left_s <= 0:
-                break
-            if failed.refresh_route:
-                route = await self._newer_route(route, min(left_s, REFRESH_TIMEOUT_S))
-        assert failed is not None
-        failed.add_note(f"sending to topic {route.topic} failed {len(tried)} times: {', '.join(tried)}")
-        raise failed
+        return results
 
-    async def _newer_route(self, route: TopicRoute, timeout_s: float) -> TopicRoute:
-        with suppress(HotfireError):  # then the one we have must do
-            newer = await self._instance.routes.refresh(route.topic, timeout_s)
-            return newer if newer.write_queues else route
-        return route
+    async def confirm(
+        self,
+        sent: HotfireError | SendResult | str,
+        topic: str | None = None,
+        *,
+        timeout_s: float = CONFIRM_TIMEOUT_S,
+    ) -> Stored | NotStored:
+        """Whether a message of unknown outcome was stored: given the error of its send, or its id and topic.
 
-    async def _send_once(
-        self, outgoing: Outgoing, queue: MessageQueue, route: TopicRoute, deadline: float
+        >>> async def surely(producer: Producer, message: Message) -> None:
+        ...     try:
+        ...         await producer.send(message)
+        ...     except errors.Unreachable as error:
+        ...         if isinstance(await producer.confirm(error), NotStored):
+        ...             await producer.send(message)
+
+        The answer holds for good: `confirm` says how. It takes half a second at least. Raises Timeout when a
+        broker that may have the message could not be asked in time; ask again later.
+        """
+        return await confirm(self._instance, sent, topic, self._deadline(timeout_s))
+
+    # --- what all ways share -------------------------------------------------------------------------
+
+    async def _send(
+        self, trial: Trial, queue: MessageQueue | None, selector: Selector | None, arg: Any
     ) -> SendResult:
-        if asyncio.get_running_loop().time() >= deadline:
-            raise Timeout(f"topic {queue.topic}: no time left to send to {queue.broker_name}")
-        request = send_request(outgoing, queue, group=self.group, now_ms=_now_ms())
-        reply = await self._instance.invoke(self._master(queue, route), request, deadline)
-        status = _STATUS.get(reply.code)
-        if status is None:
-            raise BrokerRefused(reply.code, reply.remark or "")
-        fields = SendReply.from_command(reply)
-        return SendResult(
-            status=status,
-            message_id=outgoing.message_id,
-            offset_message_id=fields.msg_id,
-            queue=MessageQueue(queue.topic, queue.broker_name, fields.queue_id),
-            queue_offset=fields.queue_offset,
-            transaction_id=fields.transaction_id,
-        )
+        message = trial.outgoing.messages[0]
+        await self._rate.wait(message, trial.deadline)
+        route = await self._sender.route(message.topic, trial.deadline)
+        if selector is not None:
+            queue = select(selector, route.write_queues, message, arg)
+        if queue is not None:
+            return await self._sender.to_queue(trial, queue, route)
+        if trial.mode == "sync":
+            return await self._sender.in_turn(trial, route, retries=self._retries)
+        result = await self._sender.in_turn(trial, route, retries=self._retries_async)
+        self._later.went(message.topic)
+        return result
 
     def _prepare(self, message: Message) -> Outgoing:
-        self._check_running()
-        return prepare(message, self._ids.next(_now_ms()))
+        self._instance  # noqa: B018  # raises unless we run
+        return self._prepare_message(message, self._next_id())
 
-    def _choose(self, route: TopicRoute, *, avoid: str | None) -> MessageQueue:
-        """The next queue in turn, beginning anywhere, of another broker than the one to avoid if any."""
-        queues = route.write_queues
-        turn = self._turns.get(route.topic)
-        if turn is None:
-            turn = self._instance.rng.randrange(len(queues))
-        for step in range(len(queues)):
-            queue = queues[(turn + step) % len(queues)]
-            if queue.broker_name != avoid:
-                self._turns[route.topic] = turn + step + 1
-                return queue
-        self._turns[route.topic] = turn + 1
-        return queues[turn % len(queues)]
+    def _new_ids(self) -> UniqueIds:
+        return UniqueIds(self._address, os.getpid(), self._rng.getrandbits(32))
 
-    def _master(self, queue: MessageQueue, route: TopicRoute) -> str:
-        address = route.master(queue.broker_name)
-        if address is None:
-            raise NoRoute(f"topic {queue.topic}: broker {queue.broker_name} does not exist, or has no master")
-        return address
+    def _next_id(self) -> str:
+        return self._ids.next(now_ms())
 
-    def _check_running(self) -> None:
-        if not self._instance.running:
-            raise NotRunning("the producer is not running; use `async with` or start() before sending")
+    def _deadline(self, timeout_s: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _check_group(group: str) -> None:
+    try:
+        check_group_name(group)
+    except BrokerRefused as refused:
+        raise LocalProtocolError(refused.remark) from None
+    if group == JAVA_DEFAULT_GROUP:
+        raise LocalProtocolError(f"group {group} is everyone's default; give the producer a group of its own")
+
+
+def _check_numbers(timeout_s: float, retries: int, in_flight_max: int) -> None:
+    if timeout_s <= 0:
+        raise ConfigError(f"timeout_s={timeout_s:g}: a send needs more than 0 s")
+    if retries < 0:
+        raise ConfigError(f"retries={retries}: 0 tries once, without retries; fewer cannot be")
+    if in_flight_max < 1:
+        raise ConfigError(f"in_flight_max={in_flight_max}: at least 1 send must be allowed")

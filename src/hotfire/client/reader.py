@@ -8,36 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, Literal
 
-from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
-from hotfire.client.messages import received_messages
-from hotfire.client.routes import TopicRoute
-from hotfire.errors import BrokerRefused, HotfireError, NoRoute, NotRunning
+from hotfire.client.pulling import PullStatus
+from hotfire.client.queuereader import READER_GROUP, QueueReader
+from hotfire.errors import HotfireError, NotRunning
 from hotfire.model import MessageQueue, ReceivedMessage
-from hotfire.protocol.codes import ResponseCode
-from hotfire.protocol.command import Command
-from hotfire.protocol.filters import tag_subscription
-from hotfire.protocol.request import Request
-from hotfire.protocol.requests import GetMaxOffset, GetMinOffset, OffsetReply, PullMessage, PullReply
 
 log = logging.getLogger("hotfire.client")
 
-READER_GROUP = "TOOLS_CONSUMER"
-"""Exists on every broker, also where groups are not made on first use."""
-
 BUFFERED_MAX = 1024
-BATCH_COUNT = 32
-SUSPEND_MS = 15_000
-PULL_TIMEOUT_S = 30.0
+WAIT_S = 15.0
 NEW_QUEUES_INTERVAL_S = 30.0
 RETRY_S = 1.0
 
-_SUSPEND = 0x2
-_SUBSCRIPTION = 0x4
-
-Start = Literal["earliest", "latest"] | int
+Start = Literal["earliest", "latest"] | int | datetime
+"""An end, an offset in every queue, or the first message stored at a time or later."""
 
 
 class TopicReader:
@@ -61,28 +51,28 @@ class TopicReader:
         follow: bool = True,
         expression: str = "*",
         group: str = READER_GROUP,
+        rng: random.Random | None = None,
     ) -> None:
         self.topic = topic
         self._start = start
         self._follow = follow
-        self._group = group
-        self._subscription = tag_subscription(topic, expression, 0)
-        self._instance = ClientInstance(name_servers)
+        self._tags = expression
+        self._reader = QueueReader(name_servers, group=group, rng=rng)
         self._buffer: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(BUFFERED_MAX)
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
 
     async def __aenter__(self) -> TopicReader:
-        await self._instance.start()
+        await self._reader.start()
         try:
-            route = await self._instance.routes.to_read(self.topic, CALL_TIMEOUT_S)
+            queues = await self._reader.queues(self.topic)
             # Where reading begins is settled before we return: what is sent from now on is not missed.
-            places = await asyncio.gather(*(self._place(queue, self._start) for queue in route.read_queues))
+            places = await asyncio.gather(*(self._place(queue, self._start) for queue in queues))
         except BaseException:
-            await self._instance.close()
+            await self._reader.close()
             raise
-        for queue, (offset, end) in zip(route.read_queues, places, strict=True):
+        for queue, (offset, end) in zip(queues, places, strict=True):
             self._tasks[queue] = self._spawn(self._read(queue, offset, end))
         self._watch = self._spawn(self._watch_queues())
         return self
@@ -92,7 +82,7 @@ class TopicReader:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._instance.close()
+        await self._reader.close()
 
     def __aiter__(self) -> TopicReader:
         if self._watch is None:
@@ -134,102 +124,59 @@ class TopicReader:
 
     async def _take_up_new_queues(self) -> None:
         try:
-            route = await self._instance.routes.to_read(self.topic, CALL_TIMEOUT_S)
+            queues = await self._reader.queues(self.topic)
         except HotfireError as error:
             log.warning("topic=%s has no route just now: %s", self.topic, error)
             return
-        for queue in route.read_queues:
+        for queue in queues:
             if queue not in self._tasks:
                 self._tasks[queue] = self._spawn(self._read(queue, 0, None))
 
     async def _place(self, queue: MessageQueue, start: Start) -> tuple[int, int | None]:
         """Where to begin in a queue, and where to end if we do not follow."""
-        lowest = await self._offset(queue, GetMinOffset(topic=queue.topic, queue_id=queue.queue_id))
-        end = await self._offset(queue, GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id))
+        lowest = await self._reader.min_offset(queue)
+        end = await self._reader.max_offset(queue)
         if start == "earliest":
             offset = lowest
         elif start == "latest":
             offset = end
+        elif isinstance(start, datetime):
+            offset = await self._reader.search(queue, int(start.timestamp() * 1000))
         else:
             offset = min(max(start, lowest), end)
         return offset, None if self._follow else end
 
-    async def _offset(self, queue: MessageQueue, request: Request) -> int:
-        reply = await self._call(queue, request, CALL_TIMEOUT_S)
-        if reply.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(reply.code, reply.remark or "")
-        return OffsetReply.from_command(reply).offset
-
     # --- one queue ---------------------------------------------------------------------------------
 
     async def _read(self, queue: MessageQueue, offset: int, end: int | None) -> None:
+        is_told = False
         while end is None or offset < end:
             try:
                 offset = await self._pull(queue, offset, end)
+                is_told = False
             except HotfireError as error:
                 if not self._follow or not error.retriable:
                     raise
-                log.warning("queue=%s/%d goes on shortly: %s", queue.broker_name, queue.queue_id, error)
+                if not is_told:  # an outage is told once, however long it is
+                    log.warning("queue=%s/%d goes on shortly: %s", queue.broker_name, queue.queue_id, error)
+                is_told = True
                 await asyncio.sleep(RETRY_S)
-                await self._refresh()
-
-    async def _refresh(self) -> None:
-        try:
-            await self._instance.routes.refresh(self.topic, CALL_TIMEOUT_S)
-        except HotfireError as error:
-            log.warning("topic=%s route kept as it was: %s", self.topic, error)
+                with suppress(HotfireError):  # without a newer route the old one serves
+                    await self._reader.queues(self.topic)
 
     async def _pull(self, queue: MessageQueue, offset: int, end: int | None) -> int:
         """Put the next messages into the buffer; the offset to go on from."""
-        request = PullMessage(
-            consumer_group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_msg_nums=BATCH_COUNT,
-            sys_flag=_SUBSCRIPTION | (_SUSPEND if self._follow else 0),
-            commit_offset=0,
-            suspend_timeout_millis=SUSPEND_MS if self._follow else 0,
-            subscription=self._subscription.expression,
-            sub_version=self._subscription.version,
-            expression_type=self._subscription.kind,
-            broker_name=queue.broker_name,
-        )
-        reply = await self._call(queue, request, PULL_TIMEOUT_S)
-        code = reply.code
-        if code == ResponseCode.PULL_OFFSET_MOVED:
-            moved = PullReply.from_command(reply).next_begin_offset
+        wait_s = WAIT_S if self._follow else 0.0
+        result = await self._reader.pull(queue, offset, tags=self._tags, wait_s=wait_s)
+        if result.status is PullStatus.OFFSET_MOVED:
             log.warning(
                 "queue=%s/%d offset %d is gone, going on at %d",
-                queue.broker_name, queue.queue_id, offset, moved,
+                queue.broker_name, queue.queue_id, offset, result.next_offset,
             )  # fmt: skip
-            return moved
-        if code == ResponseCode.SUCCESS:
-            for message in received_messages(reply.body, queue.broker_name):
-                if end is not None and message.queue_offset >= end:
-                    return end
-                if self._wants(message):
-                    await self._buffer.put(message)
-        elif code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
-            raise BrokerRefused(code, reply.remark or "")
-        following = PullReply.from_command(reply).next_begin_offset
-        if end is not None and following == offset and code == ResponseCode.PULL_NOT_FOUND:
+        for message in result.messages:
+            if end is not None and message.queue_offset >= end:
+                return end
+            await self._buffer.put(message)
+        if end is not None and result.next_offset == offset and result.status is PullStatus.NOTHING_NEW:
             return end  # nothing there, though there was: it was deleted meanwhile
-        return following
-
-    def _wants(self, message: ReceivedMessage) -> bool:
-        # The broker compares hashes of tags only.
-        return not self._subscription.tags or message.tag in self._subscription.tags
-
-    async def _call(self, queue: MessageQueue, request: Request, timeout_s: float) -> Command:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        route = await self._instance.routes.to_read(queue.topic, timeout_s)
-        return await self._instance.invoke(_address(route, queue), request, deadline)
-
-
-def _address(route: TopicRoute, queue: MessageQueue) -> str:
-    address = route.any_address(queue.broker_name)
-    if address is None:
-        raise NoRoute(f"topic {queue.topic}: broker {queue.broker_name} does not exist any more")
-    return address
+        return result.next_offset

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from hotfire.allocation import readable_queues
 from hotfire.client.nameservers import NameServers
 from hotfire.client.single import SingleFlight
 from hotfire.errors import HotfireError, NoRoute, TopicNotExist, Unreachable
@@ -51,7 +52,7 @@ class TopicRoute:
 
 
 def topic_route(topic: str, data: RouteData) -> TopicRoute:
-    return TopicRoute(topic, data, _write_queues(topic, data), _read_queues(topic, data))
+    return TopicRoute(topic, data, _write_queues(topic, data), readable_queues(topic, data))
 
 
 def _write_queues(topic: str, data: RouteData) -> tuple[MessageQueue, ...]:
@@ -69,15 +70,6 @@ def _write_queues(topic: str, data: RouteData) -> tuple[MessageQueue, ...]:
         for one in sorted(data.queues, key=lambda one: one.broker_name)
         if one.perm & Perm.WRITE and one.broker_name in masters
         for queue_id in range(one.write_queues)
-    )
-
-
-def _read_queues(topic: str, data: RouteData) -> tuple[MessageQueue, ...]:
-    return tuple(
-        MessageQueue(topic, one.broker_name, queue_id)
-        for one in sorted(data.queues, key=lambda one: one.broker_name)
-        if one.perm & Perm.READ
-        for queue_id in range(one.read_queues)
     )
 
 
@@ -106,23 +98,31 @@ class Routes:
     def known(self) -> tuple[TopicRoute, ...]:
         return tuple(self._routes.values())
 
+    def peek(self, topic: str) -> TopicRoute | None:
+        """The route in use, without asking anybody."""
+        return self._routes.get(topic)
+
     async def to_write(self, topic: str, timeout_s: float) -> TopicRoute:
         """A route with queues to write to; for a topic nobody has made, one made of the template."""
         self._may_create.add(topic)
-        return await self._with_queues(topic, timeout_s, lambda route: route.write_queues)
+        return await self._with_queues(topic, timeout_s, lambda route: route.write_queues, "write to")
 
     async def to_read(self, topic: str, timeout_s: float) -> TopicRoute:
         """A route with queues to read from."""
-        return await self._with_queues(topic, timeout_s, lambda route: route.read_queues)
+        return await self._with_queues(topic, timeout_s, lambda route: route.read_queues, "read from")
 
     async def _with_queues(
-        self, topic: str, timeout_s: float, queues: Callable[[TopicRoute], tuple[MessageQueue, ...]]
+        self, topic: str, timeout_s: float, queues: Callable[[TopicRoute], tuple[MessageQueue, ...]], use: str
     ) -> TopicRoute:
         route = self._routes.get(topic)
         if route is None or not queues(route):
             route = await self.refresh(topic, timeout_s)
         if not queues(route):
-            raise NoRoute(f"topic {topic}: its brokers allow no such access just now; {self._asked}")
+            names = ", ".join(broker.name for broker in route.data.brokers)
+            raise NoRoute(
+                f"topic {topic}: a broker to {use} does not exist just now; {names or 'none'} known, without "
+                f"a master or the permission; {self._asked}"
+            )
         return route
 
     async def refresh(self, topic: str, timeout_s: float) -> TopicRoute:
@@ -148,7 +148,7 @@ class Routes:
         return route
 
     async def _fetch(self, topic: str, timeout_s: float) -> RouteData:
-        request = GetRouteInfoByTopic(topic=topic, accept_standard_json_only=True)
+        request = GetRouteInfoByTopic(topic=topic)
         return decode_body(RouteData, (await self._name_servers.ask(request, timeout_s)).body)
 
     async def refresh_all(self, timeout_s: float) -> None:

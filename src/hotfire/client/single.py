@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from hotfire.errors import NotRunning
+
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -24,7 +26,13 @@ class SingleFlight(Generic[Key, Value]):
         if task is None:
             task = self._running[key] = asyncio.create_task(work())
             task.add_done_callback(lambda done: self._finished(key, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if task.cancelled() and waiting is not None and not waiting.cancelling():
+                raise NotRunning(f"the client was closed before it reached {key}") from None
+            raise  # it is we who are to end
 
     def _finished(self, key: Key, task: asyncio.Task[Value]) -> None:
         if self._running.get(key) is task:

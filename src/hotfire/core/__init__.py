@@ -1,9 +1,10 @@
 """The compiled core, or its plain twins where no compiler was to be had.
 
-The names here are the same either way: `Queue`, `Journal` and `Reader`; `Lane` and the scanners are None
-without the compiled module, and the rooms that use them go their plain road. HOTFIRE_CORE=plain chooses the
-twins on purpose. A compiled module built from other sources than those beside it is refused, because the
-worst kind of fast is the fast of last week.
+The names here are the same either way: `Queue`, `Journal`, `Reader` and `SendPipe`; `Lane`, `Sockets`,
+`Unpacker` and the scanners are None without the compiled module, and the rooms that use them go their plain
+road.
+HOTFIRE_CORE=plain chooses the twins on purpose. A compiled module built from other sources than those beside
+it is refused, because the worst kind of fast is the fast of last week.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hotfire.core import plain
+from hotfire.core import plain, plain_send
 from hotfire.core.sources import source_hash
 
 
@@ -30,7 +31,8 @@ def _load() -> tuple[ModuleType | None, str]:
     if sources is not None and sources != module.SOURCE_HASH:
         raise ImportError(
             f"the compiled core {module.__file__} was built from sources {module.SOURCE_HASH or 'unknown'}, "
-            f"but {sources} lie beside it: run `make install`, or set HOTFIRE_CORE=plain to go without"
+            f"but {sources} lie beside it: run `make install`, or set HOTFIRE_CORE=plain to go without",
+            name="hotfire.core._core",
         )
     return module, ""
 
@@ -40,31 +42,52 @@ COMPILED = _module is not None
 
 if TYPE_CHECKING:
     from hotfire.core._core import (
+        BULK_BYTES,
         Journal,
         KeyIndex,
         Lane,
+        Link,
+        Pull,
         Queue,
         Reader,
+        Replies,
+        SendPipe,
+        Sent,
+        Sockets,
+        Unpacker,
         derive_records,
         encode_record,
         java_hash,
+        keyed_record,
         read_frame,
         scan_records,
+        sound_records,
         sync_map,
     )
 elif _module is not None:
+    Pull = tuple
     KeyIndex = _module.KeyIndex
+    Sent, SendPipe = _module.Sent, _module.SendPipe
     Journal, Queue, Reader, Lane = _module.Journal, _module.Queue, _module.Reader, _module.Lane
+    Link, Replies, Sockets = _module.Link, _module.Replies, _module.Sockets
+    Unpacker, BULK_BYTES = _module.Unpacker, _module.BULK_BYTES
     scan_records, encode_record = _module.scan_records, _module.encode_record
-    derive_records = _module.derive_records
+    derive_records, sound_records = _module.derive_records, _module.sound_records
+    keyed_record = _module.keyed_record
     read_frame, java_hash, sync_map = _module.read_frame, _module.java_hash, _module.sync_map
 else:
+    Pull = tuple
     KeyIndex = plain.KeyIndex
+    Sent, SendPipe = plain_send.Sent, plain_send.SendPipe
     Journal, Queue, Reader, Lane = plain.Journal, plain.Queue, plain.Reader, None
-    scan_records = derive_records = encode_record = read_frame = java_hash = None
+    Link = Replies = Sockets = Unpacker = None
+    BULK_BYTES = 0
+    scan_records = sound_records = derive_records = encode_record = read_frame = java_hash = None
+    keyed_record = None
     sync_map = plain.sync_map
 
 __all__ = [
-    "COMPILED", "WHY_PLAIN", "Journal", "KeyIndex", "Lane", "Queue", "Reader",
-    "derive_records", "encode_record", "java_hash", "read_frame", "scan_records", "sync_map",
+    "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Journal", "KeyIndex", "Lane", "Link", "Pull", "Queue", "Reader",
+    "Replies", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records", "encode_record", "java_hash",
+    "keyed_record", "read_frame", "scan_records", "sound_records", "sync_map",
 ]  # fmt: skip

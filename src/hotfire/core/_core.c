@@ -1,5 +1,5 @@
 /* The compiled core's front door. */
-#include "store.h"
+#include "loadgen.h"
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -139,22 +139,31 @@ static PyMethodDef functions[] = {
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
     {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_FASTCALL, "One stored record."},
     {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from, count_max) -> (entries, consumed, reason)"},
+    {"keyed_record", hf_keyed_record, METH_VARARGS, "keyed_record(fd, position, physical, size_max, summed_from, topic, key) -> bytes or None"},
+    {"sound_records", hf_sound_records, METH_VARARGS, "sound_records(data, pieces, topic, queue_id, summed_from) -> how many before the first that is harmed"},
     {"derive_records", hf_derive_records, METH_VARARGS, "derive_records(buffer, base, summed_from, last_timestamp, queues, index) -> (records, consumed, last_timestamp)"},
     {"sync_map", py_sync_map, METH_VARARGS, "sync_map(mapped, start, size)"},
     {NULL}};
 
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "hotfire.core._core", .m_size = -1, .m_methods = functions};
 
+extern PyTypeObject hf_sent_type, hf_sendpipe_type, hf_unpacker_type;
+int hf_sendpipe_ready(void);
+
 PyMODINIT_FUNC PyInit__core(void) {
-    PyTypeObject *const types[] = {&hf_queue_type, &hf_journal_type, &hf_reader_type, &hf_lane_type, &hf_index_type};
-    const char *const names[] = {"Queue", "Journal", "Reader", "Lane", "KeyIndex"};
+    PyTypeObject *const types[] = {&hf_queue_type, &hf_journal_type, &hf_reader_type, &hf_lane_type, &hf_index_type, &hf_link_type,
+                                   &hf_replies_type, &hf_sockets_type, &hf_sent_type, &hf_sendpipe_type, &hf_load_type,
+                                   &hf_unpacker_type};
+    const char *const names[] = {"Queue", "Journal", "Reader", "Lane", "KeyIndex", "Link", "Replies", "Sockets", "Sent", "SendPipe", "Load",
+                                 "Unpacker"};
     PyObject *module = PyModule_Create(&module_def);
-    if (!module) return NULL;
-    for (int i = 0; i < 5; i++) {
+    if (!module || !hf_sendpipe_ready()) return NULL;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (PyType_Ready(types[i])) return NULL;
         Py_INCREF(types[i]);
         if (PyModule_AddObject(module, names[i], (PyObject *)types[i])) return NULL;
     }
+    PyModule_AddIntConstant(module, "BULK_BYTES", HF_BULK_BYTES);
     PyModule_AddStringConstant(module, "SOURCE_HASH", HOTFIRE_SOURCE_HASH);
     return module;
 }

@@ -125,9 +125,10 @@ int32_t hf_java_hash(const uint8_t *p, size_t n) { return (int32_t)hf_java_hash_
 
 uint32_t hf_java_hash_on(uint32_t h, const uint8_t *p, size_t n) {
     while (n) {
+        for (; n && *p < 0x80; p++, n--) h = 31 * h + *p;
+        if (!n) break;
         size_t k = utf8_step(p, n);
         if (k == 0) { h = 31 * h + 0xfffd; k = utf8_bad(p, n); }
-        else if (k == 1) h = 31 * h + p[0];
         else if (k == 2) h = 31 * h + (((p[0] & 0x1fu) << 6) | (p[1] & 0x3fu));
         else if (k == 3) h = 31 * h + (((p[0] & 0x0fu) << 12) | ((p[1] & 0x3fu) << 6) | (p[2] & 0x3fu));
         else {

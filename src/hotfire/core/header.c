@@ -11,30 +11,44 @@ static void skip_space(cursor *c) {
     while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r')) c->p++;
 }
 
-static int take(cursor *c, uint8_t ch) {
+static inline int take(cursor *c, uint8_t ch) {
+    if (c->p < c->end && *c->p == ch) { c->p++; return 1; } /* hardly anyone writes spaces */
     skip_space(c);
     if (c->p < c->end && *c->p == ch) { c->p++; return 1; }
     return 0;
 }
 
+/* Of eight characters, a bit for each quote, backslash and control character; the lowest one is exact. */
+static inline uint64_t specials(const uint8_t *p) {
+    const uint64_t ones = 0x0101010101010101ull, tops = 0x8080808080808080ull;
+    uint64_t v;
+    memcpy(&v, p, 8);
+    uint64_t quote = v ^ ones * '"', backslash = v ^ ones * '\\';
+    return (((v - ones * 0x20) & ~v) | ((quote - ones) & ~quote) | ((backslash - ones) & ~backslash)) & tops;
+}
+
 /* A string token; escapes are noted, not resolved. Raw control characters are not JSON. */
 static int take_string(cursor *c, hf_slice *out, uint8_t *escaped) {
     if (!take(c, '"')) return 0;
-    const uint8_t *start = c->p;
+    const uint8_t *start = c->p, *p = start, *end = c->end;
     *escaped = 0;
-    while (c->p < c->end) {
-        uint8_t ch = *c->p;
-        if (ch == '"') {
-            *out = (hf_slice){start, (uint32_t)(c->p - start)};
-            c->p++;
+    while (p < end) {
+        if (end - p >= 8) {
+            uint64_t found = specials(p);
+            if (!found) { p += 8; continue; }
+            p += __builtin_ctzll(found) >> 3;
+        }
+        if (*p == '"') {
+            *out = (hf_slice){start, (uint32_t)(p - start)};
+            c->p = p + 1;
             return 1;
         }
-        if (ch < 0x20) return 0;
-        if (ch == '\\') {
+        if (*p < 0x20) return 0;
+        if (*p == '\\') {
             *escaped = 1;
-            if (++c->p >= c->end) return 0;
+            if (++p >= end) return 0;
         }
-        c->p++;
+        p++;
     }
     return 0;
 }
@@ -52,6 +66,11 @@ static int take_int32(cursor *c, int32_t *out) {
     return 1;
 }
 
+/* Keys are short and mostly differ in their first character. */
+static inline int is_same(hf_slice a, hf_slice b) {
+    return a.size == b.size && (!a.size || (*a.p == *b.p && !memcmp(a.p, b.p, a.size)));
+}
+
 static int take_fields(cursor *c, hf_frame *f) {
     if (!take(c, '{')) return 0;
     if (take(c, '}')) return 1;
@@ -62,7 +81,7 @@ static int take_fields(cursor *c, hf_frame *f) {
         if (!take_string(c, &field->key, &key_escaped) || key_escaped || !take(c, ':')) return 0;
         if (!take_string(c, &field->value, &field->escaped)) return 0;
         for (int i = 0; i < f->fields_count; i++) /* a repeated key: let the full decoder decide which one counts */
-            if (f->fields[i].key.size == field->key.size && !memcmp(f->fields[i].key.p, field->key.p, field->key.size)) return 0;
+            if (is_same(f->fields[i].key, field->key)) return 0;
         f->fields_count++;
     } while (take(c, ','));
     return take(c, '}');
@@ -123,7 +142,7 @@ static int read_binary(hf_slice header, hf_frame *f) {
         field->escaped = 0;
         p += n;
         for (int i = 0; i < f->fields_count; i++)
-            if (f->fields[i].key.size == field->key.size && !memcmp(f->fields[i].key.p, field->key.p, field->key.size)) return 0;
+            if (is_same(f->fields[i].key, field->key)) return 0;
         f->fields_count++;
     }
     return 1;

@@ -25,6 +25,7 @@ int hf_frame_read(const uint8_t *p, size_t available, uint32_t frame_max, hf_fra
    `out` must hold value.size bytes. */
 int64_t hf_unescape(hf_slice value, uint8_t *out);
 
-static inline int hf_slice_is(hf_slice s, const char *text) { return s.size == strlen(text) && !memcmp(s.p, text, s.size); }
+/* The text's own length in both places: of a constant text the compiler makes a comparison or two. */
+static inline int hf_slice_is(hf_slice s, const char *text) { return s.size == strlen(text) && !memcmp(s.p, text, strlen(text)); }
 
 #endif

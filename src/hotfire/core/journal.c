@@ -11,7 +11,7 @@
 
 #define TURN_ROOM_FIRST (256u << 10)
 #define TURN_ROOM_KEPT (4u << 20)   /* a larger buffer is given back after its turn */
-#define GAP_READ_THROUGH 2048       /* reading a small gap is cheaper than one more system call */
+#define GAP_READ_THROUGH 8192       /* copying so much costs about as much as one more system call */
 #define IOV_MAX_USED 128
 #define BLANK_MAGIC 0xCBD43194u
 #define STEP_WRITE "pwrite"
@@ -148,9 +148,10 @@ uint8_t *hf_journal_space(hf_journal *j, size_t size) {
     return s ? place(j, s, size) : NULL;
 }
 
-int hf_journal_derive_room(hf_journal *j) {
-    if (j->derivations_count < j->derivations_room) return 1;
-    size_t room = j->derivations_room ? j->derivations_room * 2 : 1024;
+int hf_journal_derive_room(hf_journal *j, size_t records) {
+    if (j->derivations_count + records <= j->derivations_room) return 1;
+    size_t room = j->derivations_room ? j->derivations_room : 1024;
+    while (room < j->derivations_count + records) room *= 2;
     hf_derivation *grown = PyMem_Malloc(room * sizeof *grown);
     if (!grown) return 0;
     for (size_t i = 0; i < j->derivations_count; i++)
@@ -210,6 +211,8 @@ static int derive_keys(hf_journal *j, int64_t limit) {
 
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out) {
     static uint8_t trash[GAP_READ_THROUGH]; /* contents never looked at; only the loop's thread reads here */
+    int copied = hf_journal_copy(j, pieces, count, out);
+    if (copied != EOPNOTSUPP) return copied;
     int i = 0;
     while (i < count) {
         struct iovec iov[IOV_MAX_USED];
@@ -280,6 +283,10 @@ static void drop_derivations(hf_journal *j) {
     }
 }
 
+static void drop_maps(hf_journal *j) {
+    for (int i = 0; i < j->segments_count; i++) hf_segment_unmap(&j->segments[i]);
+}
+
 static void journal_dealloc(hf_journal *j) {
     stop_flusher(j);
     drop_derivations(j);
@@ -287,6 +294,8 @@ static void journal_dealloc(hf_journal *j) {
     PyMem_Free(j->keyed);
     Py_CLEAR(j->index);
     Py_CLEAR(j->grow_index);
+    Py_CLEAR(j->shown);
+    drop_maps(j);
     PyMem_Free(j->segments);
     for (int i = 0; i < 2; i++) { if (!j->pool) PyMem_RawFree(j->turns[i].data); PyMem_RawFree(j->turns[i].chunks); }
     if (j->pool) munmap(j->pool, j->pool_bytes);
@@ -326,7 +335,7 @@ static PyObject *journal_add_segment(hf_journal *j, PyObject *args) {
         j->segments = grown;
         j->segments_room = room;
     }
-    j->segments[j->segments_count++] = (hf_segment){start, size, fd};
+    j->segments[j->segments_count++] = (hf_segment){start, size, fd, 0, NULL};
     Py_RETURN_NONE;
 }
 
@@ -335,6 +344,7 @@ static PyObject *journal_drop_segment(hf_journal *j, PyObject *arg) {
     if (start == -1 && PyErr_Occurred()) return NULL;
     for (int i = 0; i < j->segments_count; i++) {
         if (j->segments[i].start != start) continue;
+        hf_segment_unmap(&j->segments[i]);
         memmove(&j->segments[i], &j->segments[i + 1], (size_t)(j->segments_count - i - 1) * sizeof(hf_segment));
         j->segments_count--;
         Py_RETURN_TRUE;
@@ -364,7 +374,7 @@ static PyObject *journal_append(hf_journal *j, PyObject *args) {
     int64_t physical = j->end;
     uint8_t *at;
     if (queue != Py_None && !PyObject_TypeCheck(queue, &hf_queue_type)) PyErr_SetString(PyExc_TypeError, "queue: a Queue or None");
-    else if (!hf_journal_derive_room(j) || !hf_journal_index_room(j, (size_t)keys) || !(at = hf_journal_space(j, (size_t)record.len))) PyErr_NoMemory();
+    else if (!hf_journal_derive_room(j, 1) || !hf_journal_index_room(j, (size_t)keys) || !(at = hf_journal_space(j, (size_t)record.len))) PyErr_NoMemory();
     else {
         memcpy(at, record.buf, (size_t)record.len);
         if (queue != Py_None) hf_journal_derive_later(j, (hf_queue *)queue, physical, (int32_t)record.len, index, tags, timestamp);
@@ -474,6 +484,12 @@ static PyObject *journal_derive(hf_journal *j, PyObject *arg) {
         int64_t tags;
         if (!hf_queue_extend(q, d->tags, d->timestamp, &tags)) goto failed;
         put64(put32(put64(entry, (uint64_t)d->physical), (uint32_t)d->size), (uint64_t)tags);
+        if (!q->shown) {
+            if (!j->shown && !(j->shown = PyList_New(0))) goto failed;
+            if (PyList_Append(j->shown, (PyObject *)q)) goto failed;
+        }
+        q->shown++;
+        q->shown_bytes += d->size;
         q->max = d->index + 1;
         if (q->watched && !q->marked) {
             if (!woken && !(woken = PyList_New(0))) goto failed;
@@ -492,6 +508,26 @@ failed:
     if (woken) for (Py_ssize_t i = 0; i < PyList_GET_SIZE(woken); i++) ((hf_queue *)PyList_GET_ITEM(woken, i))->marked = 0;
     Py_XDECREF(woken);
     return NULL;
+}
+
+/* take_shown() -> [(key, entries, bytes), ...]: what became visible since the last call, by queue */
+static PyObject *journal_take_shown(hf_journal *j, PyObject *ignored) {
+    (void)ignored;
+    Py_ssize_t count = j->shown ? PyList_GET_SIZE(j->shown) : 0;
+    PyObject *taken = PyList_New(count);
+    if (!taken) return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        hf_queue *q = (hf_queue *)PyList_GET_ITEM(j->shown, i);
+        PyObject *one = Py_BuildValue("(OLL)", q->key, (long long)q->shown, (long long)q->shown_bytes);
+        if (!one) { Py_DECREF(taken); return NULL; }
+        PyList_SET_ITEM(taken, i, one);
+    }
+    for (Py_ssize_t i = 0; i < count; i++) { /* all or none: a count is taken once */
+        hf_queue *q = (hf_queue *)PyList_GET_ITEM(j->shown, i);
+        q->shown = q->shown_bytes = 0;
+    }
+    Py_CLEAR(j->shown);
+    return taken;
 }
 
 /* fetch([(physical, size), ...]) -> bytes, or None when not all of it is in memory */
@@ -542,6 +578,7 @@ static PyObject *journal_close(hf_journal *j, PyObject *ignored) {
     (void)ignored;
     stop_flusher(j);
     drop_derivations(j);
+    drop_maps(j);
     j->segments_count = 0; /* their descriptors are closed next, and may then be anybody's */
     Py_RETURN_NONE;
 }
@@ -562,6 +599,7 @@ static PyMethodDef journal_methods[] = {
     {"retry", (PyCFunction)journal_retry, METH_NOARGS, "retry() -> bool"},
     {"complete", (PyCFunction)journal_complete, METH_NOARGS, "complete() -> written end"},
     {"derive", (PyCFunction)journal_derive, METH_O, "derive(limit) -> watched queues that advanced, or None"},
+    {"take_shown", (PyCFunction)journal_take_shown, METH_NOARGS, "take_shown() -> [(key, entries, bytes)] that became visible since the last call"},
     {"fetch", (PyCFunction)journal_fetch, METH_O, "fetch(pieces) -> bytes or None when cold"},
     {"fileno", (PyCFunction)journal_fileno, METH_NOARGS, "The eventfd that rings when a turn is done."},
     {"close", (PyCFunction)journal_close, METH_NOARGS, "Ends the flusher after the turn in its hands."},

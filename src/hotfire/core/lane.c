@@ -7,35 +7,19 @@
 #include <errno.h>
 
 #define CODE_SEND_V2 310
+#define CODE_SEND_BATCH 320     /* reads like the one before; what makes a batch is a field */
 #define CODE_PULL 11
 #define REPLY_ROOM 768          /* an upper bound of a send or pull reply's header, checked below */
-#define TEXT_MAX 255            /* unique key, region: longer ones take the slow road */
+#define TEXT_MAX HF_TEXT_MAX
 #define PULL_COMMIT 1
 #define PULL_SUSPEND 2
 #define PULL_SUBSCRIPTION 4
 #define SYS_FLAG_PLAIN 0x703    /* compression and multi-tag bits; anything else is not ordinary */
 #define CODES_MAX 64
 #define REPLY_BYTES_MAX (64 << 20) /* more than any pull may have; an entry that says so is harmed */
-#define READY_MUCH (2u << 20)   /* replies to pulls made in one call, beyond which the peer must read some */
+#define READY_MUCH (512u << 10) /* replies to pulls made in one call, beyond which others have their turn */
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *topics, *grants;
-    hf_journal *journal;
-    PyObject *journal_ref, *suffix, *store_host;
-    char reply_mid[2 * TEXT_MAX + 64];  /* the constant text between msgId and queueOffset */
-    char id_prefix[48];
-    int id_prefix_size, reply_mid_size, version, append_crc, pull_enabled;
-    uint32_t frame_max, body_max;
-    int64_t memory_window;
-    hf_limits limits;
-    uint8_t *scratch, *waiting, *ready;
-    size_t scratch_room, waiting_size, waiting_room, ready_size, ready_room;
-    PyObject *cached_name, *cached_topic;
-    long long sends, pulls;
-} hf_lane;
-
-enum { NEXT_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH, NEXT_DONE, NEXT_ERROR };
+enum { NEXT_PARTIAL = HF_LANE_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH, NEXT_DONE, NEXT_ERROR };
 
 static int room_for(uint8_t **buffer, size_t *room, size_t size) {
     if (size <= *room) return 1;
@@ -46,6 +30,14 @@ static int room_for(uint8_t **buffer, size_t *room, size_t size) {
     *buffer = grown;
     *room = wanted;
     return 1;
+}
+
+/* Room for so many bytes more in `ready`, which is handed to the peer as it is: pulls are large, and a copy dear. */
+static int ready_room_for(hf_lane *l, size_t size) {
+    size_t room = l->ready ? (size_t)PyBytes_GET_SIZE(l->ready) : 0;
+    if (l->ready_size + size <= room) return 1;
+    if (l->ready) return !_PyBytes_Resize(&l->ready, (Py_ssize_t)(2 * room + size));
+    return (l->ready = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size)) != NULL;
 }
 
 static uint8_t *put_text(uint8_t *p, const char *text) { return put_bytes(p, text, strlen(text)); }
@@ -104,7 +96,7 @@ static int plain_properties(hf_slice text, known_properties *out) {
         else if (reserved_name(name)) return 0;
         p = stop + 1;
     }
-    return out->unique.size != 0;
+    return 1;
 }
 
 /* Text that is its own JSON form. */
@@ -130,18 +122,34 @@ static uint8_t *end_reply(hf_lane *l, uint8_t *at, uint8_t *p, int32_t opaque, c
     return p;
 }
 
-/* Needs 2 * REPLY_ROOM bytes of room in `waiting`. */
-static void reply_to_send(hf_lane *l, int32_t opaque, int32_t queue_id, int64_t physical, int64_t queue_offset, hf_slice unique) {
-    uint8_t *at = l->waiting + l->waiting_size;
-    uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"queueId\":\"");
-    p = put_number(p, queue_id);
-    p = put_text(p, "\",\"transactionId\":\"");
-    p = put_bytes(p, unique.p, unique.size);
-    p = put_text(p, "\",\"msgId\":\"");
+static size_t reply_room(hf_lane *l, size_t count) { return 2 * REPLY_ROOM + count * ((size_t)l->id_prefix_size + 17); }
+
+static uint8_t *put_id(hf_lane *l, uint8_t *p, int64_t physical) {
     p = put_bytes(p, l->id_prefix, (size_t)l->id_prefix_size);
     for (int shift = 60; shift >= 0; shift -= 4) *p++ = (uint8_t)"0123456789ABCDEF"[((uint64_t)physical >> shift) & 15];
+    return p;
+}
+
+/* Needs reply_room(count) bytes of room in `waiting`. The ids are those of `count` records that lie at `records`. */
+static void reply_to_send(hf_lane *l, int32_t opaque, const hf_record *first, hf_slice unique, const uint8_t *records, size_t count) {
+    uint8_t *at = l->waiting + l->waiting_size;
+    uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"queueId\":\"");
+    p = put_number(p, first->queue_id);
+    if (unique.size) {
+        p = put_text(p, "\",\"transactionId\":\"");
+        p = put_bytes(p, unique.p, unique.size);
+    }
+    p = put_text(p, "\",\"msgId\":\"");
+    int64_t physical = first->physical_offset;
+    for (size_t i = 0; i < count; i++) {
+        if (i) *p++ = ',';
+        p = put_id(l, p, physical);
+        uint32_t size = get32(records);
+        records += size;
+        physical += size;
+    }
     p = put_bytes(p, l->reply_mid, (size_t)l->reply_mid_size);
-    p = put_number(p, queue_offset);
+    p = put_number(p, first->queue_offset);
     p = end_reply(l, at, p, opaque, "", 0);
     l->waiting_size = (size_t)(p - l->waiting);
 }
@@ -165,6 +173,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     hf_slice topic = {NULL, 0}, properties = {NULL, 0};
     int64_t queue_id = 0, sys_flag = 0, born = 0, flag = 0, reconsume = 0;
     unsigned seen = 0;
+    int is_batch = 0;
     if ((f->flag != 0 && f->flag != 2) || !f->body.size || f->body.size > l->body_max) return NEXT_HANDLER;
     for (int i = 0; i < f->fields_count; i++) {
         hf_field *field = &f->fields[i];
@@ -182,7 +191,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
             case 'j': if (!hf_parse_int(v.p, v.size, 0, INT32_MAX, &reconsume)) return NEXT_HANDLER; break;
             case 'd': { int64_t ignored; if (!hf_parse_int(v.p, v.size, INT32_MIN, INT32_MAX, &ignored)) return NEXT_HANDLER; break; }
             case 'l': return NEXT_HANDLER;
-            case 'm': if (!hf_slice_is(v, "false")) return NEXT_HANDLER; break;
+            case 'm': if (!(is_batch = hf_slice_is(v, "true")) && !hf_slice_is(v, "false")) return NEXT_HANDLER; break;
             case 'i': {
                 if (field->escaped) {
                     if (!room_for(&l->scratch, &l->scratch_room, v.size)) return NEXT_ERROR;
@@ -199,6 +208,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     if ((seen & 0xff) != 0xff || (sys_flag & ~SYS_FLAG_PLAIN)) return NEXT_HANDLER;
     known_properties known;
     if (!plain_properties(properties, &known) || !plain_text(known.unique)) return NEXT_HANDLER;
+    if (!known.unique.size && !is_batch) return NEXT_HANDLER; /* which makes one up */
     PyObject *entry = find_topic(l, topic);
     if (!entry) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
     hf_queue *queue = queue_of(PyTuple_GET_ITEM(entry, 0), queue_id);
@@ -212,29 +222,35 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
         .born_host = born_host, .store_host = store_host, .queue_id = (int32_t)queue_id, .flag = (int32_t)flag,
         .sys_flag = (int32_t)sys_flag | (born_host.size == 20 ? 0x10 : 0) | (store_host.size == 20 ? 0x20 : 0),
         .reconsume_times = (int32_t)reconsume, .born_timestamp = born, .store_timestamp = now, .append_crc = l->append_crc};
-    size_t size = hf_record_size(&r);
-    if (!size) return NEXT_HANDLER;
-    switch (hf_journal_reserve(l->journal, size, &r.physical_offset)) {
+    hf_batch sizes = {0, 3 + known.keys.size / 2, 1};
+    if (is_batch) {
+        r.suffix.size = 0; /* messages of a batch are stored as they came */
+        if (topic.size > INT8_MAX || !hf_batch_measure(f->body, &r, &sizes) || sizes.bytes > l->batch_max) return NEXT_HANDLER;
+    } else if (!(sizes.bytes = hf_record_size(&r))) return NEXT_HANDLER;
+    switch (hf_journal_reserve(l->journal, sizes.bytes, &r.physical_offset)) {
         case HF_NEED_SEGMENT: return NEXT_SEGMENT;
         case HF_TURN_FULL: return NEXT_FULL;
         default: break;
     }
-    int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
     /* everything that may fail comes before the space is taken: bytes taken and not written would end the log */
-    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + 2 * REPLY_ROOM)) return NEXT_ERROR;
-    int has_room = hf_journal_derive_room(l->journal) && hf_journal_index_room(l->journal, 3 + known.keys.size / 2);
-    uint8_t *space = has_room ? hf_journal_space(l->journal, size) : NULL;
+    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + reply_room(l, sizes.count))) return NEXT_ERROR;
+    int has_room = hf_journal_derive_room(l->journal, sizes.count) && hf_journal_index_room(l->journal, sizes.keys);
+    uint8_t *space = has_room ? hf_journal_space(l->journal, sizes.bytes) : NULL;
     if (!space) {
         PyErr_NoMemory();
         return NEXT_ERROR;
     }
-    hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)size, queue->next, tags, r.store_timestamp);
-    index_keys(l, topic, &known, r.physical_offset, now);
-    r.queue_offset = queue->next++;
-    hf_record_write(&r, size, space);
+    r.queue_offset = queue->next;
+    if (is_batch) hf_batch_write(l->journal, queue, f->body, &r, space);
+    else {
+        int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
+        hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)sizes.bytes, queue->next++, tags, r.store_timestamp);
+        index_keys(l, topic, &known, r.physical_offset, now);
+        hf_record_write(&r, sizes.bytes, space);
+    }
     l->journal->last_timestamp = now;
-    l->sends++;
-    if (f->flag == 0) reply_to_send(l, f->opaque, r.queue_id, r.physical_offset, r.queue_offset, known.unique);
+    l->sends += (long long)sizes.count;
+    if (f->flag == 0) reply_to_send(l, f->opaque, &r, known.unique, space, sizes.count);
     return NEXT_DONE;
 }
 
@@ -250,7 +266,7 @@ static int read_pull(hf_frame *f, pull_fields *out) {
                                             "commitOffset", "suspendTimeoutMillis", "subVersion"};
     unsigned seen = 0;
     int64_t ignored;
-    *out = (pull_fields){.bytes = INT32_MAX};
+    *out = (pull_fields){0};
     for (int i = 0; i < f->fields_count; i++) {
         hf_field *field = &f->fields[i];
         hf_slice k = field->key, v = field->value;
@@ -303,7 +319,7 @@ static PyObject *find_grant(hf_lane *l, const pull_fields *q) {
     return grant;
 }
 
-static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
+static int serve_pull(hf_lane *l, hf_frame *f, PyObject *pulls) {
     pull_fields q;
     if (f->flag != 0 || f->body.size || !read_pull(f, &q)) return NEXT_HANDLER;
     PyObject *topic = find_topic(l, q.topic);
@@ -323,16 +339,17 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     }
     hf_limits limits = l->limits;
     limits.count_max = q.count > HF_PIECES_MAX ? HF_PIECES_MAX : (int32_t)q.count;
-    limits.bytes_max = q.bytes;
+    if (q.bytes > limits.memory_bytes_max) return NEXT_HANDLER; /* bulk, and so is more than 64 messages */
+    limits.bytes_max = INT32_MAX;
     limits.memory_from = l->journal->written - l->memory_window;
     hf_piece pieces[64];
-    if (limits.count_max > 64) return NEXT_HANDLER; /* bulk pulls are the handler's */
+    if (limits.count_max > 64) return NEXT_HANDLER;
     hf_selection chosen;
     hf_queue_select(queue, q.offset, &limits, codes, codes_count, pieces, &chosen);
     if (chosen.missing || !chosen.count || chosen.bytes > REPLY_BYTES_MAX) return NEXT_HANDLER;
 
-    if (!room_for(&l->ready, &l->ready_room, l->ready_size + REPLY_ROOM + (size_t)chosen.bytes)) return NEXT_ERROR;
-    uint8_t *at = l->ready + l->ready_size;
+    if (!ready_room_for(l, REPLY_ROOM + (size_t)chosen.bytes)) return NEXT_ERROR;
+    uint8_t *at = (uint8_t *)PyBytes_AS_STRING(l->ready) + l->ready_size;
     uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"groupSysFlag\":\"");
     p = put_number(p, PyLong_AsLong(PyTuple_GET_ITEM(grant, 2)));
     p = put_text(p, "\",\"nextBeginOffset\":\"");
@@ -348,29 +365,31 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *commits) {
     if (hf_journal_fetch(l->journal, pieces, chosen.count, p)) return NEXT_HANDLER; /* cold or gone: not our case */
     for (int i = 0; i < chosen.count; p += pieces[i++].size)
         if (!hf_record_sound(p, &pieces[i], q.topic, (int32_t)q.queue_id, l->journal->summed_from)) return NEXT_HANDLER; /* which tells the harmed from the rest */
-    l->ready_size = (size_t)(p - l->ready);
+    l->ready_size += (size_t)(p - at);
     l->pulls++;
-    if (q.sys_flag & PULL_COMMIT) {
-        PyObject *commit = Py_BuildValue("(OLL)", PyTuple_GET_ITEM(grant, 3), (long long)q.queue_id, (long long)q.commit);
-        if (!commit || PyList_Append(commits, commit)) { Py_XDECREF(commit); return NEXT_ERROR; }
-        Py_DECREF(commit);
-    }
+    PyObject *pull = Py_BuildValue("(OLLLiL)", PyTuple_GET_ITEM(grant, 3), (long long)q.queue_id,
+                                   (long long)(q.sys_flag & PULL_COMMIT ? q.commit : -1), (long long)chosen.next,
+                                   chosen.count, (long long)chosen.bytes);
+    if (!pull || PyList_Append(pulls, pull)) { Py_XDECREF(pull); return NEXT_ERROR; }
+    Py_DECREF(pull);
     return NEXT_DONE;
 }
 
 /* ---- Python face ---- */
+void hf_lane_begin(hf_lane *l) { Py_XSETREF(l->cached_name, NULL); } /* the tables may have changed since the last call */
+
 static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"journal", "topics", "grants", "store_host", "id_prefix", "suffix", "region", "trace_on", "version",
-                            "append_crc", "frame_max", "body_max", "memory_window", "pull_limits", NULL};
+                            "append_crc", "frame_max", "body_max", "batch_max", "memory_window", "pull_limits", NULL};
     PyObject *journal, *topics, *grants, *store_host, *suffix;
     const char *prefix, *region;
     int trace_on;
-    unsigned int frame_max, body_max;
+    unsigned int frame_max, body_max, batch_max;
     long long window, memory_bytes, disk_bytes;
     hf_limits limits = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!SsSspipIIL(iiLLi)", names, &hf_journal_type, &journal, &PyDict_Type, &topics,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!SsSspipIIIL(iiLLi)", names, &hf_journal_type, &journal, &PyDict_Type, &topics,
                                      &PyDict_Type, &grants, &store_host, &prefix, &suffix, &region, &trace_on, &l->version,
-                                     &l->append_crc, &frame_max, &body_max, &window, &limits.memory_count_max,
+                                     &l->append_crc, &frame_max, &body_max, &batch_max, &window, &limits.memory_count_max,
                                      &limits.disk_count_max, &memory_bytes, &disk_bytes, &limits.scan_max)) return -1;
     Py_ssize_t host_size = PyBytes_GET_SIZE(store_host);
     if ((host_size != 8 && host_size != 20) || strlen(prefix) >= sizeof l->id_prefix || strlen(region) > TEXT_MAX ||
@@ -383,6 +402,7 @@ static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     l->limits = limits;
     l->frame_max = frame_max;
     l->body_max = body_max;
+    l->batch_max = batch_max;
     l->memory_window = window;
     l->id_prefix_size = (int)strlen(prefix);
     memcpy(l->id_prefix, prefix, strlen(prefix));
@@ -402,34 +422,33 @@ static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
 static void lane_dealloc(hf_lane *l) {
     Py_CLEAR(l->journal_ref); Py_CLEAR(l->topics); Py_CLEAR(l->grants); Py_CLEAR(l->store_host); Py_CLEAR(l->suffix);
     Py_CLEAR(l->cached_name);
-    PyMem_Free(l->scratch); PyMem_Free(l->waiting); PyMem_Free(l->ready);
+    Py_CLEAR(l->ready);
+    PyMem_Free(l->scratch); PyMem_Free(l->waiting);
     Py_TYPE(l)->tp_free((PyObject *)l);
 }
 
-static PyObject *taken(uint8_t **buffer, size_t *size, size_t *room) {
-    if (!*size) Py_RETURN_NONE;
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)*buffer, (Py_ssize_t)*size);
-    if (*room > (1u << 20)) { PyMem_Free(*buffer); *buffer = NULL; *room = 0; }
-    *size = 0;
+static PyObject *take_waiting(hf_lane *l) {
+    if (!l->waiting_size) Py_RETURN_NONE;
+    PyObject *bytes = PyBytes_FromStringAndSize((const char *)l->waiting, (Py_ssize_t)l->waiting_size);
+    if (l->waiting_room > (1u << 20)) { PyMem_Free(l->waiting); l->waiting = NULL; l->waiting_room = 0; }
+    l->waiting_size = 0;
     return bytes;
 }
 
-/* serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, commits)
-   waiting: replies that may leave once the log is durable up to the journal's end; ready: replies that may leave now.
-   next: why it stopped, see NEXT. */
-static PyObject *lane_serve(hf_lane *l, PyObject *args) {
-    Py_buffer data, host;
-    Py_ssize_t start;
-    long long now;
-    if (!PyArg_ParseTuple(args, "y*ny*L", &data, &start, &host, &now)) return NULL;
-    const uint8_t *p = data.buf;
-    size_t size = (size_t)data.len, at = start < 0 ? size : (size_t)start;
-    hf_slice born_host = {host.buf, (uint32_t)host.len};
-    int next = host.len == 8 || host.len == 20 ? NEXT_DONE : NEXT_ERROR;
-    if (next == NEXT_ERROR) PyErr_SetString(PyExc_ValueError, "born_host: 8 or 20 bytes");
-    PyObject *commits = PyList_New(0);
-    if (!commits) next = NEXT_ERROR;
-    Py_XSETREF(l->cached_name, NULL); /* the tables may have changed since the last call */
+static PyObject *take_ready(hf_lane *l) {
+    PyObject *bytes = l->ready;
+    size_t size = l->ready_size;
+    l->ready = NULL;
+    l->ready_size = 0;
+    if (bytes && size && _PyBytes_Resize(&bytes, (Py_ssize_t)size)) return NULL;
+    if (bytes && size) return bytes;
+    Py_XDECREF(bytes);
+    Py_RETURN_NONE;
+}
+
+int hf_lane_serve(hf_lane *l, const uint8_t *p, size_t size, hf_slice born_host, int64_t now, PyObject *pulls, size_t *consumed) {
+    int next = NEXT_DONE;
+    size_t at = 0;
     while (next == NEXT_DONE) {
         hf_frame f;
         size_t frame_bytes = 0;
@@ -439,8 +458,8 @@ static PyObject *lane_serve(hf_lane *l, PyObject *args) {
             case HF_FRAME_BAD_LENGTH: next = NEXT_BAD_LENGTH; break;
             case HF_FRAME_STRANGE: next = NEXT_HANDLER; break;
             default:
-                if (f.code == CODE_SEND_V2) next = serve_send(l, &f, born_host, now);
-                else if (f.code == CODE_PULL) next = serve_pull(l, &f, commits);
+                if (f.code == CODE_SEND_V2 || f.code == CODE_SEND_BATCH) next = serve_send(l, &f, born_host, now);
+                else if (f.code == CODE_PULL) next = serve_pull(l, &f, pulls);
                 else next = NEXT_HANDLER;
         }
         if (next == NEXT_DONE) {
@@ -448,17 +467,36 @@ static PyObject *lane_serve(hf_lane *l, PyObject *args) {
             if (l->ready_size > READY_MUCH) next = NEXT_MUCH; /* let the peer take this first */
         }
     }
+    *consumed = at;
+    return next == NEXT_ERROR ? -1 : next;
+}
+
+/* serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, pulls)
+   waiting: replies that may leave once the log is durable up to the journal's end; ready: replies that may leave now.
+   pulls: (token, queue id, offset to commit or -1, next offset, messages, bytes) of each one served.
+   next: why it stopped, see NEXT. */
+static PyObject *lane_serve(hf_lane *l, PyObject *args) {
+    Py_buffer data, host;
+    Py_ssize_t start;
+    long long now;
+    if (!PyArg_ParseTuple(args, "y*ny*L", &data, &start, &host, &now)) return NULL;
+    size_t size = (size_t)data.len, from = start < 0 || (size_t)start > size ? size : (size_t)start, consumed = 0;
+    hf_slice born_host = {host.buf, (uint32_t)host.len};
+    int next = -1;
+    PyObject *pulls = PyList_New(0);
+    hf_lane_begin(l);
+    if (host.len != 8 && host.len != 20) PyErr_SetString(PyExc_ValueError, "born_host: 8 or 20 bytes");
+    else if (pulls) next = hf_lane_serve(l, (const uint8_t *)data.buf + from, size - from, born_host, now, pulls, &consumed);
     PyBuffer_Release(&data);
     PyBuffer_Release(&host);
-    if (next == NEXT_ERROR) { Py_XDECREF(commits); l->waiting_size = l->ready_size = 0; return NULL; }
-    PyObject *waiting = taken(&l->waiting, &l->waiting_size, &l->waiting_room);
-    PyObject *ready = taken(&l->ready, &l->ready_size, &l->ready_room);
-    if (!waiting || !ready) { Py_XDECREF(waiting); Py_XDECREF(ready); Py_DECREF(commits); return NULL; }
-    return Py_BuildValue("(niNNN)", (Py_ssize_t)(at - (size_t)(start < 0 ? 0 : start)), next, waiting, ready, commits);
+    if (next < 0) { Py_XDECREF(pulls); Py_CLEAR(l->ready); l->waiting_size = l->ready_size = 0; return NULL; }
+    PyObject *waiting = take_waiting(l), *ready = take_ready(l);
+    if (!waiting || !ready) { Py_XDECREF(waiting); Py_XDECREF(ready); Py_DECREF(pulls); return NULL; }
+    return Py_BuildValue("(niNNN)", (Py_ssize_t)consumed, next, waiting, ready, pulls);
 }
 
 static PyMethodDef lane_methods[] = {
-    {"serve", (PyCFunction)lane_serve, METH_VARARGS, "serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, commits)"},
+    {"serve", (PyCFunction)lane_serve, METH_VARARGS, "serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, pulls)"},
     {NULL}};
 static PyMemberDef lane_members[] = {
     {"sends", Py_T_LONGLONG, offsetof(hf_lane, sends), Py_READONLY, "Sends served."},

@@ -24,11 +24,8 @@ from hotfire.core.plain_index import KeyIndex
 ENTRY = struct.Struct(">qiq")  # physical offset, size, tags code
 FILLER_SIZE = 0x7FFFFFFF  # an entry that only keeps a place
 BLANK = struct.Struct(">II")  # size of the rest of the segment, magic
-BLANK_MAGIC = 0xCBD43194
-TURN_BYTES_MAX = 32 << 20
+BLANK_MAGIC, TURN_BYTES_MAX = 0xCBD43194, 32 << 20
 PIECES_MAX = 4096  # of one selection, whatever its limits say
-
-
 WRITE, SYNC, SYNC_MARK = 0, 1, 2  # what the flusher does with a turn
 
 
@@ -182,8 +179,7 @@ class Journal:
     def __init__(self, end: int, turn_bytes_max: int = TURN_BYTES_MAX, *, files: Files = os) -> None:
         self.end: int = end
         self.written: int = end
-        self.last_timestamp = 0
-        self.summed_from = (1 << 63) - 1
+        self.last_timestamp, self.summed_from = 0, (1 << 63) - 1
         self.busy = self.stalled = False
         self._files = files
         self._mark: tuple[int, int, bytes] | None = None
@@ -192,6 +188,7 @@ class Journal:
         self._chunks: list[tuple[int, int, bytearray]] = []
         self._pending = 0
         self._derivations: deque[tuple[Queue, int, int, int, int, int]] = deque()
+        self._shown: dict[Queue, tuple[int, int]] = {}
         self._keyed: deque[tuple[int, int, int]] = deque()
         self._index: KeyIndex | None = None
         self._grow_index: Callable[[int], object] | None = None
@@ -354,11 +351,18 @@ class Journal:
             if physical + size > limit:
                 break
             queue.show(index, physical, size, tags, timestamp)
+            count, sizes = self._shown.get(queue, (0, 0))
+            self._shown[queue] = count + 1, sizes + size
             if queue.watched:
                 woken[id(queue)] = queue
             self._derivations.popleft()
         self._derive_keys(limit)
         return list(woken.values()) or None
+
+    def take_shown(self) -> list[tuple[Hashable, int, int]]:
+        """(queue key, entries, their records' bytes) that became visible since the last call."""
+        shown, self._shown = self._shown, {}
+        return [(queue.key, count, size) for queue, (count, size) in shown.items()]
 
     def set_index(self, index: KeyIndex | None, grow: Callable[[int], object]) -> None:
         """Keys go into `index`; grow(timestamp) is called when it is full or not there yet."""

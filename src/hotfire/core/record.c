@@ -129,27 +129,52 @@ int hf_record_sound(const uint8_t *p, const hf_piece *piece, hf_slice topic, int
     return s.queue_id == queue_id && s.topic.size == topic.size && !memcmp(s.topic.p, topic.p, topic.size);
 }
 
-int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room) {
-    hf_slice unique = {NULL, 0}, keys = {NULL, 0}, tags = {NULL, 0};
+typedef struct { hf_slice unique, words, tags; } key_texts;
+
+static key_texts find_keys(hf_slice properties) {
+    key_texts found = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
     const uint8_t *p = properties.p, *end = p + properties.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
         if (!stop) stop = end;
-        if (stop - p > 9 && !memcmp(p, "UNIQ_KEY\x01", 9)) unique = (hf_slice){p + 9, (uint32_t)(stop - p - 9)};
-        else if (stop - p > 5 && !memcmp(p, "KEYS\x01", 5)) keys = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
-        else if (stop - p > 5 && !memcmp(p, "TAGS\x01", 5)) tags = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
+        if (stop - p > 9 && !memcmp(p, "UNIQ_KEY\x01", 9)) found.unique = (hf_slice){p + 9, (uint32_t)(stop - p - 9)};
+        else if (stop - p > 5 && !memcmp(p, "KEYS\x01", 5)) found.words = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
+        else if (stop - p > 5 && !memcmp(p, "TAGS\x01", 5)) found.tags = (hf_slice){p + 5, (uint32_t)(stop - p - 5)};
         p = stop + 1;
     }
+    return found;
+}
+
+/* The first word of the text, which then begins behind it; empty at its end. */
+static hf_slice next_word(hf_slice *text) {
+    const uint8_t *p = text->p, *end = p + text->size;
+    while (p < end && *p == ' ') p++;
+    const uint8_t *stop = p < end ? memchr(p, ' ', (size_t)(end - p)) : NULL;
+    if (!stop) stop = end;
+    *text = (hf_slice){stop, (uint32_t)(end - stop)};
+    return (hf_slice){p, (uint32_t)(stop - p)};
+}
+
+int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room) {
+    key_texts found = find_keys(properties);
     int count = 0;
-    if (unique.size && count++ < room) out[count - 1] = hf_key_hash(topic, HF_KEY, unique);
-    for (p = keys.p, end = p + keys.size; p < end;) {
-        const uint8_t *stop = memchr(p, ' ', (size_t)(end - p));
-        if (!stop) stop = end;
-        if (stop > p && count++ < room) out[count - 1] = hf_key_hash(topic, HF_KEY, (hf_slice){p, (uint32_t)(stop - p)});
-        p = stop + 1;
-    }
-    if (!hf_blank(tags) && count++ < room) out[count - 1] = hf_key_hash(topic, HF_TAG, tags);
+    if (found.unique.size && count++ < room) out[count - 1] = hf_key_hash(topic, HF_KEY, found.unique);
+    for (hf_slice word; (word = next_word(&found.words)).size;)
+        if (count++ < room) out[count - 1] = hf_key_hash(topic, HF_KEY, word);
+    if (!hf_blank(found.tags) && count++ < room) out[count - 1] = hf_key_hash(topic, HF_TAG, found.tags);
     return count;
+}
+
+static int same(hf_slice a, hf_slice b) { return a.size == b.size && !memcmp(a.p, b.p, a.size); }
+
+int hf_record_has_key(hf_slice properties, hf_slice key) {
+    key_texts found = find_keys(properties);
+    if (!key.size) return 0;
+    if (found.unique.size && same(found.unique, key)) return 1;
+    for (hf_slice word; (word = next_word(&found.words)).size;)
+        if (same(word, key)) return 1;
+    uint32_t kind = sizeof HF_TAG - 1;
+    return key.size > kind && !memcmp(key.p, HF_TAG, kind) && !hf_blank(found.tags) && same(found.tags, (hf_slice){key.p + kind, key.size - kind});
 }
 
 static PyObject *key_hashes(hf_slice topic, hf_slice properties) {
@@ -201,4 +226,29 @@ PyObject *hf_scan_records(PyObject *module, PyObject *args) {
     PyBuffer_Release(&view);
     if (!entries) return NULL;
     return Py_BuildValue("(Nns)", entries, (Py_ssize_t)at, reason);
+}
+
+/* sound_records(data, pieces, topic, queue_id, summed_from) -> how many of the pieces' records, which lie one behind
+   the other in `data`, are whole, unharmed and what their entries mean, before the first that is not. */
+PyObject *hf_sound_records(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer data, topic;
+    PyObject *pieces;
+    int queue_id;
+    long long summed_from;
+    if (!PyArg_ParseTuple(args, "y*O!y*iL", &data, &PyList_Type, &pieces, &topic, &queue_id, &summed_from)) return NULL;
+    const uint8_t *p = data.buf, *end = p + data.len;
+    hf_slice name = {topic.buf, (uint32_t)topic.len};
+    Py_ssize_t i = 0;
+    for (; i < PyList_GET_SIZE(pieces); i++) {
+        long long physical, index;
+        int size;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(pieces, i), "LiL", &physical, &size, &index)) { i = -1; break; }
+        hf_piece piece = {physical, index, size};
+        if (size <= 0 || size > end - p || !hf_record_sound(p, &piece, name, queue_id, summed_from)) break;
+        p += size;
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&topic);
+    return i < 0 ? NULL : PyLong_FromSsize_t(i);
 }

@@ -33,6 +33,7 @@ size_t hf_record_size(const hf_record *r);       /* 0 when the properties do not
 int hf_record_sound(const uint8_t *p, const hf_piece *piece, hf_slice topic, int32_t queue_id, int64_t summed_from); /* whole, unharmed, and the one its entry means */
 void hf_record_write(const hf_record *r, size_t size, uint8_t *out);
 PyObject *hf_scan_records(PyObject *module, PyObject *args);
+PyObject *hf_sound_records(PyObject *module, PyObject *args);
 
 typedef struct {
     int64_t physical, queue_offset, store_timestamp;
@@ -45,13 +46,16 @@ const char *hf_scan_one(const uint8_t *p, size_t available, int verify, int64_t 
 int64_t hf_tags_code(hf_slice properties);
 /* Hashes of the unique key, of every word of the keys and of the tag, as the index files them: how many there are, whatever the room */
 int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room);
+int hf_record_has_key(hf_slice properties, hf_slice key); /* as the index files it: a tag behind its kind */
 PyObject *hf_derive_records(PyObject *module, PyObject *args);
+PyObject *hf_keyed_record(PyObject *module, PyObject *args);
 
 /* ---- queue ---- */
 typedef struct { int64_t base, count; Py_buffer view; } hf_window;
 typedef struct {
     PyObject_HEAD
     int64_t next, max, min;        /* next to claim, next to become visible, first still there */
+    int64_t shown, shown_bytes;    /* entries that became visible since they were last counted, and their records' bytes */
     int watched, marked;
     int extended;                  /* entries may hold addresses in place of tags codes */
     int windows_count, windows_room;
@@ -92,7 +96,7 @@ int hf_blank(hf_slice text);
 /* ---- journal ---- */
 typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;
 typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; int pooled; } hf_turn;
-typedef struct { int64_t start, size; int fd; } hf_segment;
+typedef struct { int64_t start, size; int fd, unmappable; const uint8_t *map; } hf_segment; /* map: NULL before the first read */
 typedef struct { hf_queue *queue; int64_t physical, index, tags, timestamp; int32_t size; } hf_derivation;
 typedef struct { int64_t physical, timestamp; uint32_t hash; } hf_keyed;
 
@@ -110,6 +114,7 @@ typedef struct {
     size_t derivations_head, derivations_count, derivations_room;
     hf_keyed *keyed;               /* ring of keys to be indexed after their records' queue entries */
     size_t keyed_head, keyed_count, keyed_room;
+    PyObject *shown;               /* list of queues to be counted; NULL: none yet */
     PyObject *index, *grow_index;  /* the KeyIndex being filled or NULL; what to call when it is full. NULL: no index */
     /* flusher thread, which never takes the interpreter lock */
     pthread_t thread;
@@ -133,13 +138,49 @@ enum { HF_WRITE, HF_SYNC, HF_SYNC_MARK }; /* what the flusher does with a turn *
 enum { HF_RESERVED, HF_NEED_SEGMENT, HF_TURN_FULL };
 int hf_journal_reserve(hf_journal *j, size_t size, int64_t *offset);
 uint8_t *hf_journal_space(hf_journal *j, size_t size); /* after reserve: room for the record; NULL without memory */
-int hf_journal_derive_room(hf_journal *j); /* before space is taken: a record without its entry would be lost */
+int hf_journal_derive_room(hf_journal *j, size_t records); /* before space is taken: a record without its entry would be lost */
 void hf_journal_derive_later(hf_journal *j, hf_queue *q, int64_t physical, int32_t size, int64_t index, int64_t tags, int64_t timestamp);
 int hf_journal_index_room(hf_journal *j, size_t keys); /* likewise */
 void hf_journal_index_later(hf_journal *j, int64_t physical, int64_t timestamp, uint32_t hash);
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, or errno */
 hf_segment *hf_journal_segment(hf_journal *j, int64_t offset);
+int hf_journal_copy(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, EOPNOTSUPP: not known */
+void hf_segment_unmap(hf_segment *s);
 
+/* ---- batch ---- */
+#define HF_BATCH_MAX 32767 /* messages; the reference counts them in 16 bits */
+typedef struct { size_t bytes, keys, count; } hf_batch; /* of all records; at most so many keys; messages */
+/* 0 when the handler has to look at it: lengths that do not agree, or messages that are not ordinary */
+int hf_batch_measure(hf_slice body, const hf_record *common, hf_batch *out);
+/* After measure, reserve and room: one record for each message, from common's physical offset on */
+void hf_batch_write(hf_journal *j, hf_queue *queue, hf_slice body, const hf_record *common, uint8_t *out);
+
+/* ---- lane ---- */
+#define HF_TEXT_MAX 255            /* unique key, region: longer ones take the slow road */
+#define HF_LANE_PARTIAL 0          /* why the lane stopped: every whole frame is served */
+typedef struct {
+    PyObject_HEAD
+    PyObject *topics, *grants;
+    hf_journal *journal;
+    PyObject *journal_ref, *suffix, *store_host;
+    char reply_mid[2 * HF_TEXT_MAX + 64];  /* the constant text between msgId and queueOffset */
+    char id_prefix[48];
+    int id_prefix_size, reply_mid_size, version, append_crc, pull_enabled;
+    uint32_t frame_max, body_max, batch_max;
+    int64_t memory_window;
+    hf_limits limits;
+    uint8_t *scratch, *waiting;
+    PyObject *ready;                    /* bytes being filled; NULL while there are none */
+    size_t scratch_room, waiting_size, waiting_room, ready_size;
+    PyObject *cached_name, *cached_topic;
+    long long sends, pulls;
+} hf_lane;
+void hf_lane_begin(hf_lane *l);
+/* Serves whole frames; why it stopped, or -1 with an exception. Replies are left in `waiting` and `ready`, behind what is there */
+int hf_lane_serve(hf_lane *l, const uint8_t *p, size_t size, hf_slice born_host, int64_t now, PyObject *pulls, size_t *consumed);
+
+#define HF_BULK_BYTES (32u << 10) /* a reply that makes its peer one who takes long */
 extern PyTypeObject hf_reader_type;
 extern PyTypeObject hf_lane_type;
+extern PyTypeObject hf_link_type, hf_replies_type, hf_sockets_type;
 #endif

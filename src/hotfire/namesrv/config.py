@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotfire.net.tls_settings import TlsServerConfig
 from hotfire.protocol.codes import Serialization
 from hotfire.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig:
+class NameServerConfig(TlsServerConfig):
     """Names and defaults are those of Apache's namesrv.conf where it has the same setting."""
 
     bind_address: str = setting("0.0.0.0", "Address to listen on.")  # noqa: S104  # brokers come from anywhere
     listen_port: int = setting(9876, "Port to listen on; 0 takes a free one.", low=0, high=65535)
+    rocketmq_home: str = setting(
+        "", "Where Apache's name server is installed; told by ROCKETMQ_HOME, and not needed."
+    )
+    connections_max: int = setting(
+        60_000, "Connections at once; fewer where the limit of open files is low.", low=16
+    )
+    server_channel_max_idle_time_seconds: int = setting(
+        120, "A connection that says nothing for so long is closed.", unit="s", low=1
+    )
     kv_config_path: str | None = setting(
-        None, "File that keeps the key-value table; none keeps it in memory only."
+        "~/namesrv/kvConfig.json", "File that keeps the key-value table; none keeps it in memory only."
     )
     scan_interval_ms: int = setting(
         5_000,

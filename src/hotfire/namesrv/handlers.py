@@ -7,16 +7,17 @@ reply's content. Which requests there are is `HANDLERS`; opaque, flags and seria
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from hotfire.errors import BrokerRefused, ConfigError
 from hotfire.model import BrokerRegistration, DataVersion, RouteData, TopicTable
 from hotfire.namesrv.config import NameServerConfig
 from hotfire.namesrv.kv import ORDER_NAMESPACE, KvTable
-from hotfire.namesrv.routes import UNIT_FLAG, UNIT_SUB_FLAG, Broker, RouteTable
+from hotfire.namesrv.routes import UNIT_FLAG, UNIT_SUB_FLAG, Broker, RouteTable, within_zone
 from hotfire.net.heart import Connection
 from hotfire.protocol import requests
 from hotfire.protocol.bodies import (
@@ -39,6 +40,31 @@ V4_9_4 = 401
 """From here on clients read a route only if it is standard JSON; older ones read bare keys only."""
 
 
+ROUTE_BODIES_MAX = 8192
+
+
+class RouteBodies:
+    """Routes as they were last encoded, while the tables they were made of stand still."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[tuple[str, bool], bytes] = {}
+        self._edition = -1
+
+    def get(self, topic: str, bare_keys: bool, edition: int) -> bytes | None:
+        if edition != self._edition:
+            self.clear()
+            self._edition = edition
+        return self._bodies.get((topic, bare_keys))
+
+    def put(self, topic: str, bare_keys: bool, body: bytes) -> None:
+        if len(self._bodies) >= ROUTE_BODIES_MAX:
+            self.clear()
+        self._bodies[topic, bare_keys] = body
+
+    def clear(self) -> None:
+        self._bodies.clear()
+
+
 @dataclass(slots=True)
 class State:
     """All a name server knows."""
@@ -47,6 +73,7 @@ class State:
     routes: RouteTable
     kv: KvTable
     started_ms: int
+    bodies: RouteBodies = field(default_factory=RouteBodies)
 
 
 class Origin(NamedTuple):
@@ -91,23 +118,22 @@ def done(reply: requests.Reply | None = None, *, body: bytes = b"", remark: str 
 def register_broker(state: State, request: requests.RegisterBroker, origin: Origin) -> Command:
     if request.body_crc32 and zlib.crc32(request.body) & 0x7FFF_FFFF != request.body_crc32:
         raise BrokerRefused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-    if origin.version >= V3_0_11:
-        registration = decode_registration(request.body, compressed=request.compressed)
-    else:
-        registration = BrokerRegistration(
-            decode_body(TopicTable, request.body) if request.body else TopicTable()
+    broker = Broker(request.cluster_name, request.broker_name, request.broker_id, request.broker_addr)
+    digest = _digest(request, origin.version)
+    registered = state.routes.renew(broker, digest, origin.connection, origin.now_ms)
+    if registered is None:
+        registered = state.routes.register(
+            broker,
+            _registration(request, origin.version),
+            ha_address=request.ha_server_addr,
+            connection=origin.connection,
+            now_ms=origin.now_ms,
+            timeout_ms=request.heartbeat_timeout_millis,
+            acting_master=request.enable_acting_master,
+            zone_name=request.zone_name,
+            delete_missing=state.config.delete_topic_with_broker_registration,
+            digest=digest,
         )
-    registered = state.routes.register(
-        Broker(request.cluster_name, request.broker_name, request.broker_id, request.broker_addr),
-        registration,
-        ha_address=request.ha_server_addr,
-        connection=origin.connection,
-        now_ms=origin.now_ms,
-        timeout_ms=request.heartbeat_timeout_millis,
-        acting_master=request.enable_acting_master,
-        zone_name=request.zone_name,
-        delete_missing=state.config.delete_topic_with_broker_registration,
-    )
     if registered is None:
         raise BrokerRefused(ResponseCode.SYSTEM_ERROR, "register broker failed")
     reply = requests.RegisterBrokerReply(
@@ -117,6 +143,23 @@ def register_broker(state: State, request: requests.RegisterBroker, origin: Orig
     if ordered is None or not state.config.return_order_topic_config_to_broker:
         return done(reply)
     return done(reply, body=encode_body(KVTable(ordered)))
+
+
+def _registration(request: requests.RegisterBroker, version: int) -> BrokerRegistration:
+    if version >= V3_0_11:
+        return decode_registration(request.body, compressed=request.compressed)
+    return BrokerRegistration(decode_body(TopicTable, request.body) if request.body else TopicTable())
+
+
+def _digest(request: requests.RegisterBroker, version: int) -> bytes:
+    """Two registrations with the same one say the same."""
+    rest = (
+        request.ha_server_addr, request.heartbeat_timeout_millis, request.enable_acting_master,
+        request.compressed, request.zone_name, version,
+    )  # fmt: skip
+    digest = hashlib.blake2b(repr(rest).encode(), digest_size=16)
+    digest.update(request.body)
+    return digest.digest()
 
 
 @handles(requests.UnregisterBroker)
@@ -145,7 +188,8 @@ def broker_heartbeat(state: State, request: requests.BrokerHeartbeat, origin: Or
 
 @handles(requests.RegisterTopicInNamesrv)
 def register_topic(state: State, request: requests.RegisterTopicInNamesrv, _: Origin) -> Command:
-    state.routes.register_topic(request.topic, decode_body(RouteData, request.body).queues)
+    if request.body:
+        state.routes.register_topic(request.topic, decode_body(RouteData, request.body).queues)
     return done()
 
 
@@ -166,19 +210,27 @@ def get_route(state: State, request: requests.GetRouteInfoByTopic, origin: Origi
     ready_ms = state.started_ms + config.wait_seconds_for_service * 1000
     if config.need_wait_for_service and origin.now_ms < ready_ms:
         raise BrokerRefused(ResponseCode.SYSTEM_ERROR, "name server not ready")
+    standard = origin.version >= V4_9_4 or bool(request.accept_standard_json_only)
+    zone = request.zone_name if request.zone_mode else None
+    is_common = not config.order_message_enable and not zone
+    if is_common:
+        body = state.bodies.get(request.topic, not standard, state.routes.edition)
+        if body is not None:
+            return done(body=body)
     route = state.routes.route(request.topic, acting_master=config.support_acting_master)
     if route is None:
         raise BrokerRefused(
             ResponseCode.TOPIC_NOT_EXIST,
             f"No topic route info in name server for the topic: {request.topic}{FAQ}",
         )
-    tree = route
     if config.order_message_enable:
-        tree = RouteData(
-            route.queues, route.brokers, route.filter_servers, state.kv.get(ORDER_NAMESPACE, request.topic)
-        )
-    standard = origin.version >= V4_9_4 or bool(request.accept_standard_json_only)
-    return done(body=encode_body(tree, bare_keys=not standard))
+        route = replace(route, order_topic_conf=state.kv.get(ORDER_NAMESPACE, request.topic))
+    if zone:
+        route = within_zone(route, zone)
+    body = encode_body(route, bare_keys=not standard)
+    if is_common:
+        state.bodies.put(request.topic, not standard, body)
+    return done(body=body)
 
 
 @handles(requests.GetBrokerClusterInfo)
@@ -291,6 +343,7 @@ def get_kv_list(state: State, request: requests.GetKvListByNamespace, _: Origin)
 def update_config(state: State, request: requests.UpdateNamesrvConfig, _: Origin) -> Command:
     try:
         state.config = updated(state.config, load_properties(request.body.decode("utf-8", "replace")))
+        state.bodies.clear()
     except NotReloadable as error:
         raise BrokerRefused(ResponseCode.NO_PERMISSION, str(error)) from None
     except ConfigError as error:

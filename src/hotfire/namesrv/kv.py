@@ -14,6 +14,9 @@ from hotfire.protocol.bodies import dumps, loads_standard
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
+TABLE_BYTES_MAX = 16 << 20
+"""The whole table is written at every change, and anyone may put."""
+
 Save = Callable[[bytes], None]
 
 
@@ -49,8 +52,14 @@ class KvTable:
 
     def _replace(self, namespace: str, held: dict[str, str]) -> None:
         namespaces = {**self._namespaces, namespace: held}
+        content = dumps({"configTable": namespaces})
+        if len(content) > TABLE_BYTES_MAX:
+            raise ConfigError(
+                f"the key-value table would take {len(content)} bytes, and {TABLE_BYTES_MAX} are allowed: "
+                "delete entries nobody needs"
+            )
         if self._save is not None:
-            self._save(dumps({"configTable": namespaces}))
+            self._save(content)
         self._namespaces = namespaces
 
 

@@ -1,7 +1,7 @@
 """The name server as one value: commands in, replies out, time passed in.
 
 Owns the journey of a command (decode, find its handler, turn refusals into replies) and the two things
-that happen by the clock: the scan for silent brokers and the printing of the key-value table. Knows
+that happen by the clock: the scan for silent brokers and the printing of the tables. Knows
 connections only as things that can be closed; who listens and reads is `net`.
 """
 
@@ -29,8 +29,8 @@ class NameServer(CommandHeart):
     """Handles one command at a time, at once. `kv` brings what was saved and how to save.
 
     >>> server = NameServer(NameServerConfig(), now_ms=0)
-    >>> server.handle(connection, Command(9999, opaque=7), now_ms=0).remark  # doctest: +SKIP
-    ' request type 9999 not supported'
+    >>> server.state.routes.route("orders") is None
+    True
     """
 
     def __init__(self, config: NameServerConfig, *, now_ms: int, kv: KvTable | None = None) -> None:
@@ -54,7 +54,7 @@ class NameServer(CommandHeart):
             self._scan(now_ms)
         if now_ms >= self._print_at_ms:
             self._print_at_ms = now_ms + KV_PRINT_INTERVAL_MS
-            self._print_kv()
+            self._print_tables()
 
     def clock_moved(self, by_ms: int) -> None:
         self._scan_at_ms += by_ms
@@ -85,7 +85,8 @@ class NameServer(CommandHeart):
         except BrokerRefused as refusal:
             code, remark = refusal.code, refusal.remark
         except RemoteProtocolError as error:
-            code, remark = int(ResponseCode.SYSTEM_ERROR), str(error)
+            # Java's exception path: a reply made anew, without the field map of the one that was begun.
+            return Command(int(ResponseCode.SYSTEM_ERROR), remark=str(error))
         except (HotfireError, OSError) as error:
             # The key-value file could not be written; the table is unchanged.
             log.error("request=%s refused error=%s", kind.__name__, error)
@@ -98,7 +99,12 @@ class NameServer(CommandHeart):
             _log_gone(live, f"silent for more than {live.timeout_ms} ms")
             live.connection.close()
 
-    def _print_kv(self) -> None:
+    def _print_tables(self) -> None:
+        info = self.state.routes.cluster_info()
+        log.info(
+            "topics=%d brokers=%d clusters=%d",
+            len(self.state.routes.topics()), len(info.brokers), len(info.clusters),
+        )  # fmt: skip
         items = self.state.kv.items()
         log.info("kv_items=%d", len(items))
         for namespace, key, value in items:

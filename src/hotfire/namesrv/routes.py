@@ -8,7 +8,8 @@
 
 Everything here is rebuilt from registrations; nothing is on disk. Knows no frames, no clock (`now_ms`
 is passed) and never uses a connection: it is only compared with another. Answers are sorted, so that two
-name servers with the same brokers answer alike.
+name servers with the same brokers answer alike. `edition` moves with every change: what was made of the
+tables at one edition holds as long as it stands still.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from hotfire.errors import BrokerRefused
 from hotfire.model import (
     BrokerData,
     BrokerRegistration,
@@ -28,9 +30,13 @@ from hotfire.model import (
     TopicConfig,
 )
 from hotfire.net.heart import Connection
+from hotfire.protocol.codes import ResponseCode
 
 HEARTBEAT_TIMEOUT_MS = 120_000
 """A broker that does not say otherwise is gone after two minutes of silence."""
+
+BROKERS_MAX = 10_000
+"""Brokers at once; what registers beyond them is no cluster but an accident, or an attack."""
 
 MASTER_ID = 0
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -64,6 +70,9 @@ class LiveBroker:
     data_version: DataVersion
     connection: Connection
     ha_address: str
+    digest: bytes = b""
+    """Of the whole registration, and the edition of the tables it led to."""
+    edition: int = 0
 
 
 @dataclass(slots=True)
@@ -80,16 +89,19 @@ class _Group:
         addresses = dict(sorted(self.addresses.items()))
         return BrokerData(self.cluster, self.name, addresses, self.acting_master, self.zone_name)
 
-    def drop_address(self, address: str, *, except_id: int | None = None) -> None:
-        for broker_id in [one for one, held in self.addresses.items() if held == address]:
-            if broker_id != except_id:
-                del self.addresses[broker_id]
+    def drop_address(self, address: str, *, except_id: int | None = None) -> bool:
+        """Whether there was one to drop."""
+        ids = [one for one, held in self.addresses.items() if held == address and one != except_id]
+        for broker_id in ids:
+            del self.addresses[broker_id]
+        return bool(ids)
 
 
 class RouteTable:
     """The five tables, kept consistent with each other."""
 
     def __init__(self) -> None:
+        self.edition = 0
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._groups: dict[str, _Group] = {}
         self._clusters: dict[str, set[str]] = {}
@@ -97,6 +109,18 @@ class RouteTable:
         self._filter_servers: dict[tuple[str, str], tuple[str, ...]] = {}
 
     # --- brokers come ------------------------------------------------------------------------------
+
+    def renew(self, broker: Broker, digest: bytes, connection: Connection, now_ms: int) -> Registered | None:
+        """Take the very registration again that led to the tables as they stand; None when it did not.
+
+        This is what brokers say every 30 seconds, with all their topics; most of the time nothing is new.
+        """
+        live = self._live.get((broker.cluster, broker.address))
+        if live is None or (live.broker, live.digest, live.edition) != (broker, digest, self.edition):
+            return None
+        live.updated_ms = now_ms
+        live.connection = connection
+        return self._master_of(broker, self._groups[broker.name])
 
     def register(
         self,
@@ -110,6 +134,7 @@ class RouteTable:
         acting_master: bool | None = None,
         zone_name: str | None = None,
         delete_missing: bool = False,
+        digest: bytes = b"",
     ) -> Registered | None:
         """Take a broker and its topics in. None when a broker we do not know sends a single topic.
 
@@ -119,15 +144,18 @@ class RouteTable:
         group = self._groups.get(broker.name)
         if group is not None and self._is_outdated(group, broker, table.data_version):
             # The id belongs to an address with a newer state: the newcomer gets no entry anywhere.
-            group.drop_address(broker.address, except_id=broker.id)
+            self.edition += group.drop_address(broker.address, except_id=broker.id)
             self._live.pop((broker.cluster, broker.address), None)
             return Registered()
+        if len(self._live) >= BROKERS_MAX and (broker.cluster, broker.address) not in self._live:
+            raise BrokerRefused(ResponseCode.SYSTEM_ERROR, f"{BROKERS_MAX} brokers are registered already")
         is_first = group is None or broker.id not in group.addresses
         if is_first and len(table.topics) == 1:
             # An increment from a broker we lost meanwhile: as a full table it would make all its other
             # topics look unknown to clients. The broker registers in full when it hears of the failure.
             return None
         group = self._admit(broker)
+        self.edition += (group.acting_master, group.zone_name) != (bool(acting_master), zone_name)
         group.acting_master = bool(acting_master)
         group.zone_name = zone_name
 
@@ -145,11 +173,14 @@ class RouteTable:
 
         key = (broker.cluster, broker.address)
         timeout = HEARTBEAT_TIMEOUT_MS if timeout_ms is None else timeout_ms
-        self._live[key] = LiveBroker(broker, now_ms, timeout, table.data_version, connection, ha_address)
-        if registration.filter_servers:
+        if registration.filter_servers != self._filter_servers.get(key, ()):
+            self.edition += 1
             self._filter_servers[key] = registration.filter_servers
-        else:
-            self._filter_servers.pop(key, None)
+            if not registration.filter_servers:
+                del self._filter_servers[key]
+        self._live[key] = LiveBroker(
+            broker, now_ms, timeout, table.data_version, connection, ha_address, digest, self.edition
+        )
         return self._master_of(broker, group)
 
     def _is_outdated(self, group: _Group, broker: Broker, version: DataVersion) -> bool:
@@ -166,15 +197,21 @@ class RouteTable:
             self._leave_cluster(group.cluster, broker.name)
             self._live.pop((group.cluster, broker.address), None)
             group.cluster = broker.cluster
+            self.edition += 1
         self._clusters.setdefault(broker.cluster, set()).add(broker.name)
-        group.drop_address(broker.address, except_id=broker.id)  # a slave that became master keeps one id
+        # a slave that became master keeps one id
+        self.edition += group.drop_address(broker.address, except_id=broker.id)
+        self.edition += group.addresses.get(broker.id) != broker.address
         group.addresses[broker.id] = broker.address
         return group
 
     def _put_topic(self, broker_name: str, config: TopicConfig, *, read_only: bool) -> None:
         perm = config.perm & ~Perm.WRITE if read_only else config.perm
         queues = QueueData(broker_name, config.read_queues, config.write_queues, perm, config.sys_flag)
-        self._topics.setdefault(config.name, {})[broker_name] = queues
+        by_broker = self._topics.setdefault(config.name, {})
+        if by_broker.get(broker_name) != queues:
+            by_broker[broker_name] = queues
+            self.edition += 1
 
     def _master_of(self, broker: Broker, group: _Group) -> Registered:
         master = group.addresses.get(MASTER_ID)
@@ -188,6 +225,7 @@ class RouteTable:
         by_broker = {one.broker_name: one for one in queues}
         if by_broker and all(name in self._groups for name in by_broker):
             self._topics.setdefault(topic, {}).update(by_broker)
+            self.edition += 1
 
     # --- brokers speak -----------------------------------------------------------------------------
 
@@ -209,6 +247,7 @@ class RouteTable:
 
     def unregister(self, broker: Broker) -> None:
         """Forget an address; with its last address a broker name and its topics go too."""
+        self.edition += 1
         self._live.pop((broker.cluster, broker.address), None)
         self._filter_servers.pop((broker.cluster, broker.address), None)
         group = self._groups.get(broker.name)
@@ -257,6 +296,7 @@ class RouteTable:
         return self._change_perm(broker_name, lambda _: Perm.READ_WRITE)
 
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
+        self.edition += 1
         held = [by_broker for by_broker in self._topics.values() if broker_name in by_broker]
         for by_broker in held:
             queues = by_broker[broker_name]
@@ -265,15 +305,18 @@ class RouteTable:
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic everywhere, or on the brokers of one cluster."""
-        if cluster is None:
+        self.edition += 1
+        by_broker = self._topics.get(topic, {})
+        for broker_name in tuple(by_broker):
+            if cluster is None or broker_name in self._clusters.get(cluster, ()):
+                del by_broker[broker_name]
+        if not by_broker:
             self._topics.pop(topic, None)
-            return
-        for broker_name in self._clusters.get(cluster, ()):
-            self._forget_topics(lambda one: one == topic, broker_name)
 
     def _forget_topics(self, which: Callable[[str], bool], broker_name: str) -> None:
         for topic, by_broker in list(self._topics.items()):
             if broker_name in by_broker and which(topic):
+                self.edition += 1
                 del by_broker[broker_name]
                 if not by_broker:
                     del self._topics[topic]
@@ -340,3 +383,20 @@ def _with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
         return broker
     (_, acting), *others = sorted(broker.addresses.items())
     return replace(broker, addresses={MASTER_ID: acting, **dict(others)})
+
+
+def within_zone(route: RouteData, zone_name: str) -> RouteData:
+    """The part of a route that is near; a broker without master stays, its slaves being all there is."""
+    near = [
+        broker
+        for broker in route.brokers
+        if MASTER_ID not in broker.addresses or (broker.zone_name or "").lower() == zone_name.lower()
+    ]
+    far = {broker.name: broker for broker in route.brokers if broker not in near}
+    gone = {address for broker in far.values() for address in broker.addresses.values()}
+    return replace(
+        route,
+        queues=tuple(one for one in route.queues if one.broker_name not in far),
+        brokers=tuple(near),
+        filter_servers={at: held for at, held in route.filter_servers.items() if at not in gone},
+    )

@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from hotfire import core
+from hotfire.net.lag import LagMeter
 from hotfire.protocol.command import Command, decode, encode, frame_size
 
 log = logging.getLogger("hotfire.net")
@@ -46,9 +48,14 @@ class Heart(ABC):
     wants_turn = False
     """Set while there is a filled turn to hand over; the server then calls `turn` once this pass is over."""
     held: list[Connection]
+    has_lane = False
+    """Whether `lane` ever has one: then the server reads from many peers at once."""
+    doing: object = None
+    """What it began last, for whoever asks why a call took so long: a request's code, or a name."""
 
     def __init__(self) -> None:
         self.held = []
+        self.lag = LagMeter()
 
     def watches(self) -> list[Watch]:
         """Descriptors to watch, with what to call (with the time) when one is readable."""
@@ -62,9 +69,20 @@ class Heart(ABC):
     def receive(self, connection: Connection, data: memoryview, now_ms: int) -> int:
         """Take whole frames from the start of `data`; the bytes they took. The rest comes again with more."""
 
+    def lane(self, now_ms: int) -> core.Lane | None:
+        """What may serve ordinary requests just now without asking; None: each has to come to `receive`."""
+        return None
+
+    def served(self, replies: core.Replies | None, pulls: list[core.Pull], now_ms: int) -> None:
+        """What the lane did: replies that wait for the log, and pulls it has answered."""
+
     def turn(self, now_ms: int) -> None: ...
 
     def tick(self, now_ms: int) -> None: ...
+
+    def due_ms(self) -> int | None:
+        """When the next tick is wanted, should the period be longer than that."""
+        return None
 
     def clock_moved(self, by_ms: int) -> None:
         """The wall clock was set: times kept for deadlines and periods move by as much."""
@@ -78,6 +96,7 @@ class CommandHeart(Heart):
         while not connection.is_clogged and (size := frame_size(data, at)) and at + size <= len(data):
             command = decode(data[at : at + size])
             at += size
+            self.doing = command.code
             reply = self.handle(connection, command, now_ms)
             if reply is not None and not command.is_oneway:
                 connection.write(encode(reply))

@@ -15,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from ssl import SSLContext
+from typing import Any, Protocol, cast
 
 from hotfire.errors import (
     BrokerRefused,
@@ -40,9 +42,10 @@ IN_FLIGHT_MAX = 65_535
 """Requests waiting for a reply on one connection; the number of permits a Java client has."""
 
 CLOSE_TIMEOUT_S = 1.0
+RIDER_OPAQUE_FIRST = 0x4000_0000
 
-OnRequest = Callable[[Command], Command | None]
-"""What to do with a request of the server. None answers nothing, now or ever."""
+OnRequest = Callable[[Command], "Command | Coroutine[Any, Any, Command | None] | None"]
+"""What to do with a request of the server. None answers nothing, now or ever; a coroutine answers later."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -61,15 +64,35 @@ def _reason(error: OSError) -> str:
     # For a refused connection asyncio's own text has the address again, and not the reason.
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
-    return error.strerror or str(error)
+    return error.strerror or str(error) or "it hung up on our TLS; does it take any?"
+
+
+class Rider(Protocol):
+    """Somebody who sends many requests over a peer's connection and reads their answers by himself.
+
+    His opaques are those from RIDER_OPAQUE_FIRST on.
+    """
+
+    def receive(self, data: bytes) -> bytes:
+        """What came, less what was his."""
+
+    def answered(self, reply: Command) -> None:
+        """A reply nobody else waits for."""
+
+    def has_room(self) -> None:
+        """The connection takes data again."""
+
+    def lost(self, error: HotfireError) -> None:
+        """The connection is gone."""
 
 
 class Peer:
     """A connection to a broker or name server. Use it from the loop that dialled it.
 
+    >>> from hotfire.protocol.requests import GetRouteInfoByTopic
     >>> async def route(address: str) -> bytes:
     ...     async with await Peer.connect(address) as peer:
-    ...         return (await peer.ask(GetRouteInfoByTopic(topic="T"), timeout_s=3.0)).body
+    ...         return (await peer.ask(GetRouteInfoByTopic(topic="orders"), timeout_s=3.0)).body
     """
 
     def __init__(self, address: str, on_request: OnRequest | None, serialization: Serialization) -> None:
@@ -84,6 +107,9 @@ class Peer:
         self._unsent: list[bytes] = []
         self._closed = self._loop.create_future()
         self._lost: HotfireError | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._hung_up = False
+        self.rider: Rider | None = None
 
     @classmethod
     async def connect(
@@ -93,15 +119,16 @@ class Peer:
         timeout_s: float = 3.0,
         on_request: OnRequest | None = None,
         serialization: Serialization = Serialization.JSON,
+        tls: SSLContext | None = None,
     ) -> Peer:
-        """Dial `host:port`; ConnectError when it cannot be reached in time."""
+        """Dial `host:port`, with TLS if told how; ConnectError when it cannot be reached in time."""
         host, port = split_address(address)
         peer = cls(address, on_request, serialization)
         try:
             async with asyncio.timeout(timeout_s):
-                await peer._loop.create_connection(lambda: peer._link, host, port)
+                await peer._loop.create_connection(lambda: peer._link, host, port, ssl=tls)
         except TimeoutError:
-            raise ConnectError(f"{address}: no connection within {timeout_s:g} s") from None
+            raise ConnectError(f"{address}: no connection within {timeout_s:.3g} s") from None
         except OSError as error:
             raise ConnectError(f"{address}: {_reason(error)}") from None
         return peer
@@ -162,18 +189,54 @@ class Peer:
         transport = self._link.transport
         if transport is None:
             return
+        self._hung_up = True
         transport.close()
         _, unfinished = await asyncio.wait({self._closed}, timeout=timeout_s)
         if unfinished:
             transport.abort()
 
+    def abort(self) -> None:
+        """Hang up at once; what is written and not sent is lost."""
+        self._fail(ConnectionLost(f"{self.address}: we closed the connection"))
+        if self._link.transport is not None:
+            self._link.transport.abort()
+
+    async def finish(self, timeout_s: float) -> None:
+        """Say that nothing more comes, and wait for the other side to hang up; see `heard_out`."""
+        self._flush()
+        self._fail(ConnectionLost(f"{self.address}: we closed the connection"))
+        transport = self._link.transport
+        if transport is None:
+            return
+        if not transport.is_closing():
+            if not transport.can_write_eof():
+                await self.close()
+                return
+            with suppress(OSError):  # then it is gone already
+                transport.write_eof()
+        try:
+            await asyncio.wait({self._closed}, timeout=timeout_s)
+        finally:
+            if not self._closed.done():
+                self._hung_up = True
+                transport.abort()
+
+    @property
+    def heard_out(self) -> bool:
+        """Whether the other side ended the connection: what we wrote it has read, or never will.
+
+        Bytes and the end of a stream arrive in order, so a server that hangs up because we did has taken
+        everything before. This is not so where something between us breaks connections by itself.
+        """
+        return self._closed.done() and not self._hung_up
+
     # --- writing -----------------------------------------------------------------------------------
 
     def _prepare(self, request: Request | Command, flag: int) -> Command:
         opaque = self._opaque
-        while opaque in self._waiting:  # only after 2^31 requests can an old one still wait here
-            opaque = (opaque + 1) & 0x7FFF_FFFF
-        self._opaque = (opaque + 1) & 0x7FFF_FFFF
+        while opaque in self._waiting:  # only after 2^30 requests can an old one still wait here
+            opaque = (opaque + 1) % RIDER_OPAQUE_FIRST
+        self._opaque = (opaque + 1) % RIDER_OPAQUE_FIRST
         if isinstance(request, Command):
             return dataclasses.replace(request, opaque=opaque, flag=flag)
         return request.to_command(
@@ -193,6 +256,11 @@ class Peer:
         if self._lost is not None:
             raise type(self._lost)(*self._lost.args)
 
+    def write_for_rider(self, take: Callable[[], bytes]) -> None:
+        """Write what `take` gives, unless there is no room; then the rider hears when there is."""
+        if self._lost is None and self._link.room is None and self._link.transport is not None:
+            self._link.transport.write(take())
+
     def _write(self, frame: bytes) -> None:
         # Callers woken by one read write in one turn of the loop: a single system call takes them all.
         if not self._unsent:
@@ -211,13 +279,29 @@ class Peer:
             reply = self._waiting.pop(command.opaque, None)
             if reply is not None and not reply.done():
                 reply.set_result(command)
+            elif reply is None and self.rider is not None:
+                self.rider.answered(command)
             return
         answer = self._answer(command)
-        if answer is not None and not command.is_oneway:
+        if asyncio.iscoroutine(answer):
+            task = self._loop.create_task(self._answer_later(command, answer))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        else:
+            self._reply(command, answer)
+
+    async def _answer_later(self, command: Command, answer: Coroutine[Any, Any, Command | None]) -> None:
+        try:
+            self._reply(command, await answer)
+        except HotfireError as error:
+            self._reply(command, Command(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+
+    def _reply(self, command: Command, answer: Command | None) -> None:
+        if answer is not None and not command.is_oneway and self._lost is None:
             answer = dataclasses.replace(answer, opaque=command.opaque, flag=RESPONSE_FLAG)
             self._write(encode(answer))
 
-    def _answer(self, command: Command) -> Command | None:
+    def _answer(self, command: Command) -> Command | Coroutine[Any, Any, Command | None] | None:
         if self._on_request is None:
             remark = f" request type {command.code} not supported"
             return Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
@@ -242,6 +326,10 @@ class Peer:
         for reply in waiting.values():
             if not reply.done():
                 reply.set_exception(type(error)(*error.args))
+        for task in tuple(self._answering):
+            task.cancel()
+        if self.rider is not None:
+            self.rider.lost(self._lost)
         self._link.resume_writing()
 
     def _gone(self, cause: Exception | None) -> None:
@@ -268,6 +356,8 @@ class _Link(asyncio.Protocol):
         if self._peer.closed:
             return
         try:
+            if self._peer.rider is not None:
+                data = self._peer.rider.receive(data)
             for command in self._reader.receive_data(data):
                 self._peer._receive(command)
         except RemoteProtocolError as error:
@@ -286,3 +376,5 @@ class _Link(asyncio.Protocol):
         room, self.room = self.room, None
         if room is not None and not room.done():
             room.set_result(None)
+        if room is not None and self._peer.rider is not None:
+            self._peer.rider.has_room()

@@ -1,233 +1,130 @@
 """Sockets for a heart: accepts, reads into one shared buffer, writes, closes the idle and the misbehaving.
 
 All connections of a server read into the same buffer; only the odd partial frame is copied aside, and grows
-with the bytes that really came, never with a length a peer merely announced. A peer that does not read what
-it asked for stops being read from (high-water mark), and one that lets too much pile up is closed.
+with the bytes that really came, never with a length a peer merely announced, and must end in time. A peer
+that does not read what it asked for stops being read from (high-water mark). What peers leave unread, and
+what they leave unfinished, is bounded over all of them: beyond that the one that kept us longest is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any, cast
 
-from hotfire.errors import ConfigError, RemoteProtocolError
+from hotfire import core
+from hotfire.net.clock import clocks_of
+from hotfire.net.connection import ServerConnection
 from hotfire.net.heart import Heart
-from hotfire.protocol.record import Host
+from hotfire.net.lag import HELD_S_MAX
+from hotfire.net.quiet import AtMost
+from hotfire.net.tls import Door, Tls
+from hotfire.net.tls_settings import TlsServerConfig
 
 log = logging.getLogger("hotfire.net")
+log.addFilter(AtMost())
 
 READ_BUFFER_BYTES = 256 << 10
-WRITE_HIGH_BYTES = 4 << 20
-WRITE_LOW_BYTES = 1 << 20
-WRITE_BYTES_MAX = 128 << 20
+UNREAD_BYTES_MAX = 96 << 20
+"""Of all peers together that read too slowly, each one's share beyond the kernel's own buffers."""
+UNFINISHED_BYTES_MAX = 96 << 20
+"""Of all frames together whose end has not come."""
 IDLE_MS_MAX = 120_000
 IDLE_SCAN_MS = 1_000
+IDLE_LOOKS_MAX = 512
+"""Connections looked at in one tick."""
 CLOCK_STEP_MS = 500
 """Slower changes are corrections of the rate, which deadlines may as well follow."""
 TICK_S = 0.05
 BACKLOG = 1024
 CLOSE_TIMEOUT_S = 1.0
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
-
-
-class ServerConnection(asyncio.BufferedProtocol):
-    """One accepted peer."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._transport: asyncio.Transport
-        self._aside: bytearray | None = None
-        self._needed = 0
-        self._held = False
-        self._is_paused = False
-        self._waits = False
-        self.closed = False
-        self.peer = ("", 0)
-        self.born_host = b""
-        self.state: Any = None
-        self.active_ms = 0
-
-    # --- asyncio's side ---
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        if self._server.is_stopping:  # accepted in the very pass that stopped us: there is no heart behind it
-            self.abort()
-            return
-        self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
-        peer = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104  # a peer already gone
-        self.peer = (peer[0].partition("%")[0], peer[1])
-        host = Host.parse(*self.peer)
-        self.born_host = host.address + host.port.to_bytes(4)
-        self.active_ms = now_ms()
-        self._server.connections.add(self)
-        self._server.heart.connected(self, self.active_ms)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.closed = True
-        if self._server.forget(self):
-            self._server.heart.disconnected(self, now_ms())
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._server.buffer
-
-    def buffer_updated(self, count: int) -> None:
-        self.active_ms = now = now_ms()
-        fresh = self._server.buffer[:count]
-        if self.closed:
-            return
-        try:
-            if self._aside is None:
-                consumed = self._server.heart.receive(self, fresh, now)
-                if consumed < count:
-                    self._keep(bytearray(fresh[consumed:]))
-            else:
-                self._aside += fresh
-                if len(self._aside) >= self._needed:
-                    self._serve_aside(now)
-        except Exception as error:  # noqa: BLE001  # logged, and the end of this connection only
-            self._failed(error)
-        self._server.after_receive()
-
-    def _failed(self, error: Exception) -> None:
-        """The peer's mistake or ours: it ends this connection and no other."""
-        if isinstance(error, RemoteProtocolError):
-            log.warning("closing peer=%s:%d reason=%s", *self.peer, error)
-        else:
-            log.error("closing peer=%s:%d after an internal error", *self.peer, exc_info=error)
-        self.close()
-
-    def _serve_aside(self, now: int) -> None:
-        aside, self._aside = self._aside, None
-        assert aside is not None
-        self._waits = False
-        with memoryview(aside) as whole:
-            consumed = self._server.heart.receive(self, whole, now)
-        if consumed < len(aside):
-            del aside[:consumed]
-            self._keep(aside)
-
-    def _keep(self, rest: bytearray) -> None:
-        self._aside = rest
-        # the heart has judged the length word, if it is there; without it, a few bytes more will do
-        self._needed = int.from_bytes(rest[:4]) + 4 if len(rest) >= 4 else 4
-        # frames left because the peer is clogged: again when it has read, or at once if it just did
-        self._waits = self.is_clogged and not self.closed
-        if self._waits:
-            self._transport.pause_reading()
-            if not self._is_paused:
-                self._server.call_soon(self._serve_on)
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._is_paused = True
-        self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._is_paused = False
-        self._serve_on()
-
-    def _serve_on(self) -> None:
-        """Serve what was kept aside, then read on; not while held, nor while the peer does not read."""
-        if self._may_serve() and self._aside is not None:
-            try:
-                self._serve_aside(now_ms())
-            except Exception as error:  # noqa: BLE001  # the end of this connection only; others must go on
-                self._failed(error)
-            self._server.after_receive()
-        if self._may_serve() and not self._waits:
-            self._transport.resume_reading()
-
-    def _may_serve(self) -> bool:
-        return not (self._held or self._is_paused or self.closed)
-
-    # --- the heart's side ---
-
-    @property
-    def is_clogged(self) -> bool:
-        return self._is_paused or self._transport.get_write_buffer_size() > WRITE_HIGH_BYTES
-
-    def write(self, data: bytes) -> None:
-        if self.closed or self._transport.is_closing():
-            return
-        self._transport.write(data)
-        self.active_ms = now_ms()
-        if self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
-            log.warning("closing peer=%s:%d reason=%d bytes unread", *self.peer, WRITE_BYTES_MAX)
-            self._transport.abort()
-            self.closed = True
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._transport.close()
-
-    def abort(self) -> None:
-        self.closed = True
-        self._transport.abort()
-
-    def stop_reading(self) -> None:
-        self._held = True
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def hold(self) -> None:
-        self._held = True
-        self._transport.pause_reading()
-
-    def release(self) -> None:
-        """Serve what was kept while held, then read on."""
-        self._held = False
-        self._serve_on()
+CONNECTIONS_MAX = 60_000
+FAST_SHARE = 8
+"""One place in so many is kept for the fast port: it is there for when the other one is full."""
+FILES_RESERVED_MIN = 256
+REFUSAL_LOG_MS = 10_000
 
 
 class Server:
     """Listens on one or more ports for one heart."""
 
-    def __init__(self, heart: Heart) -> None:
+    def __init__(
+        self,
+        heart: Heart,
+        *,
+        idle_ms_max: int = IDLE_MS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
+        tls: Tls | None = None,
+    ) -> None:
         self.heart = heart
+        self._tls = tls or Tls(TlsServerConfig())
+        self.connections_max = connections_max
+        self._idle_ms_max = idle_ms_max
+        self._refused_count = 0
+        self._refusal_told_ms = 0
         self.buffer = memoryview(bytearray(READ_BUFFER_BYTES))
-        self.connections: set[ServerConnection] = set()
+        is_system_time = not hasattr(asyncio.get_running_loop(), "now_ms")
+        self.sockets = core.Sockets(self.buffer, clock=is_system_time) if heart.has_lane else None
+        self.connections: dict[ServerConnection, None] = {}
+        self.behind: dict[ServerConnection, None] = {}
+        """Peers that have not read what was written to them, longest first."""
+        self.unfinished: dict[ServerConnection, None] = {}
+        """Peers whose frame has no end yet, longest first."""
         self._loop = asyncio.get_running_loop()
+        self.now_ms, self._monotonic_ms = clocks_of(self._loop)
         self._listeners: list[asyncio.Server] = []
         self._turn_due = False
         self._idle_scan_ms = 0
-        self._ahead_ms = now_ms() - monotonic_ms()
+        self._to_look_at: list[ServerConnection] = []
+        self._ahead_ms = self.now_ms() - self._monotonic_ms()
         self.is_stopping = False
-        self._ticker: asyncio.TimerHandle | None = None
+        self.ticker: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
 
-    async def listen(self, listener: socket.socket) -> None:
-        """Accept peers on a socket from `bind`."""
+    async def listen(self, listener: socket.socket, *, is_fast: bool = False) -> None:
+        """Accept peers on a socket from `bind`; peers of the fast port get in where others no longer do."""
         self._listeners.append(
-            await self._loop.create_server(lambda: ServerConnection(self), sock=listener, backlog=BACKLOG)
+            await self._loop.create_server(
+                lambda: Door(ServerConnection(self, is_fast=is_fast), self._tls),
+                sock=listener,
+                backlog=BACKLOG,
+            )
         )
+
+    def has_room(self, connection: ServerConnection) -> bool:
+        """Whether one more peer may stay; of those turned away only some are told of in the log."""
+        limit = self.connections_max
+        if not connection.is_fast:
+            limit -= limit // FAST_SHARE
+        if len(self.connections) < limit:
+            return True
+        self._refused_count += 1
+        now = self._monotonic_ms()
+        if now - self._refusal_told_ms >= REFUSAL_LOG_MS or self._refused_count == 1:
+            self._refusal_told_ms = now
+            log.warning(
+                "turned away connections=%d: %d are open and the limit is %d; raise connectionsMax or the "
+                "limit of open files",
+                self._refused_count, len(self.connections), limit,
+            )  # fmt: skip
+        return False
 
     def start(self) -> None:
         """Watch the heart's descriptors and give it its ticks."""
         for fd, callback in self.heart.watches():
-            self._loop.add_reader(fd, self._ring, callback)
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+            self._loop.add_reader(fd, self._timed, callback.__name__.strip("_"), self._ring, callback)
+        if self.sockets is not None:
+            self._loop.add_reader(self.sockets.fileno(), self._receive, self.sockets)
+        self.ticker = self._loop.call_later(TICK_S, self._timed, "tick", self._tick)
 
     def forget(self, connection: ServerConnection) -> bool:
         """Whether the connection was one the heart knew."""
         known = connection in self.connections
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if not self.connections and self._empty is not None:
             self._empty.set()
         return known
@@ -235,47 +132,103 @@ class Server:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
 
+    def _receive(self, sockets: core.Sockets) -> None:
+        """One pass over those who sent something: the lane serves what is ordinary, connections the rest."""
+        began_s, now, again = monotonic(), self.now_ms(), False
+        while True:
+            replies, pulls, connection, at, count = sockets.receive(self.heart.lane(now), now, again)
+            self.heart.served(replies, pulls, now)
+            if connection is None:
+                break
+            # it may have been sent while another was served: what arrived now is not dated before that
+            cast(ServerConnection, connection).look(at, count, self.now_ms())
+            again = True
+        if self.heart.wants_turn:
+            self._turn()
+        self.note_held("receive", began_s)
+
     def _ring(self, callback: Any) -> None:
         try:
-            callback(now_ms())
+            callback(self.now_ms())
         finally:  # whatever went wrong, those who wait for this turn must go on
             self._release_held()
             self.after_receive()
 
+    def _timed(self, what: str, call: Callable[..., None], *arguments: Any) -> None:
+        began_s, self.heart.doing = monotonic(), None
+        try:
+            call(*arguments)
+        finally:
+            self.note_held(what, began_s)
+
+    def note_held(self, what: str, began_s: float) -> None:
+        """Say so if a call that began then held the loop too long; the heart knows what it did."""
+        if (ended_s := monotonic()) - began_s > HELD_S_MAX:
+            self.heart.lag.note(what, self.heart.doing, began_s, ended_s)
+
     def after_receive(self) -> None:
         if self.heart.wants_turn and not self._turn_due:
             self._turn_due = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._timed, "turn", self._turn)
 
     def _turn(self) -> None:
         self._turn_due = False
-        self.heart.turn(now_ms())
+        self.heart.turn(self.now_ms())
+        self.after_receive()  # a heart with more to do than is good for one pass wants another
 
     def _tick(self) -> None:
-        now = now_ms()
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        now = self.now_ms()
+        self.ticker = self._loop.call_later(
+            TICK_S, self._timed, "tick", self._tick
+        )  # whatever goes wrong in this one
         self._notice_clock(now)
+        self.heart.lag.sample()
         self.heart.tick(now)
+        self._hasten_tick(now)
         self.after_receive()
+        bound(self.behind, lambda c: c.unread_bytes, UNREAD_BYTES_MAX, "left unread by all")
+        bound(self.unfinished, lambda c: c.unfinished_bytes, UNFINISHED_BYTES_MAX, "of unfinished frames")
+        self._close_idle(now)
         if now - self._idle_scan_ms < IDLE_SCAN_MS:
             return
         self._idle_scan_ms = now
-        for connection in [c for c in self.connections if now - c.active_ms > IDLE_MS_MAX]:
-            if connection.closed:  # and still here a second later: it does not read what is left for it
-                connection.abort()
+        self._tls.refresh()
+        if not self._to_look_at:
+            self._to_look_at = list(self.connections)
+        for connection in [c for c in self.unfinished if c.is_overdue(now, self._idle_ms_max)]:
+            log.warning(
+                "closing peer=%s:%d reason=frame not finished in %d ms", *connection.peer, self._idle_ms_max
+            )
+            connection.reset()
+
+    def _hasten_tick(self, now: int) -> None:
+        """What falls due before the next tick has one of its own, to the millisecond."""
+        due = self.heart.due_ms()
+        if due is not None and due - now < TICK_S * 1000 and self.ticker is not None:
+            self.ticker.cancel()
+            self.ticker = self._loop.call_later(max(1, due - now) / 1000, self._tick)
+
+    def _close_idle(self, now: int) -> None:
+        """Some at a time: ten thousand looked at in one go would be felt by those who send."""
+        looked_at, self._to_look_at = self._to_look_at[:IDLE_LOOKS_MAX], self._to_look_at[IDLE_LOOKS_MAX:]
+        for connection in [c for c in looked_at if c.idle_ms(now) > self._idle_ms_max]:
+            if connection not in self.connections:
                 continue
-            log.info("closing peer=%s:%d reason=idle for %d ms", *connection.peer, IDLE_MS_MAX)
+            if connection.closed:  # and still here a second later: it does not read what is left for it
+                connection.reset()
+                continue
+            log.info("closing peer=%s:%d reason=idle for %d ms", *connection.peer, self._idle_ms_max)
             connection.close()
 
     def _notice_clock(self, now: int) -> None:
         """A wall clock that was set takes every deadline along: nothing falls due early or hours late."""
-        ahead_ms = now - monotonic_ms()
+        ahead_ms = now - self._monotonic_ms()
         moved_ms, self._ahead_ms = ahead_ms - self._ahead_ms, ahead_ms
         if abs(moved_ms) < CLOCK_STEP_MS:
             return
         log.warning("the clock was set by_ms=%d", moved_ms)
         for connection in self.connections:
-            connection.active_ms += moved_ms
+            connection.clock_moved(moved_ms)
         self._idle_scan_ms += moved_ms
         self.heart.clock_moved(moved_ms)
 
@@ -289,11 +242,13 @@ class Server:
         self.is_stopping = True
         for listener in self._listeners:
             listener.close()
-        if self._ticker is not None:
-            self._ticker.cancel()
+        if self.ticker is not None:
+            self.ticker.cancel()
             for fd, _ in self.heart.watches():
                 self._loop.remove_reader(fd)
-            self._ticker = None
+            if self.sockets is not None:
+                self._loop.remove_reader(self.sockets.fileno())
+            self.ticker = None
         for connection in self.connections:
             connection.stop_reading()
 
@@ -306,47 +261,36 @@ class Server:
             self._empty = asyncio.Event()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), CLOSE_TIMEOUT_S)
+        self.abort()
+
+    def abort(self) -> None:
+        """Stop, and hang up on every peer at once."""
+        self.stop()
         for connection in list(self.connections):
             connection.abort()
+        if self.sockets is not None:
+            self.sockets.close()
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket for `Server.listen`, its port known at once; port 0 picks a free one."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OverflowError:
-        listener.close()
-        raise ConfigError(f"port {port}: must be 0 to 65535") from None
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {port} on {host} is in use: choose another port or stop its owner"
-            ) from None
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    listener.setblocking(False)
-    return listener
+def bound(
+    peers: dict[ServerConnection, None], share: Callable[[ServerConnection], int], bytes_max: int, what: str
+) -> None:
+    """Close those that have been in `peers` longest until the others' shares fit."""
+    total = sum(map(share, peers))
+    for connection in list(peers):
+        if total <= bytes_max:
+            return
+        mine = share(connection)
+        log.warning("closing peer=%s:%d reason=%d bytes of %d %s", *connection.peer, mine, total, what)
+        total -= mine
+        peers.pop(connection, None)
+        connection.reset()
 
 
-def resolve(host: str) -> str:
-    """The numeric address of `host`."""
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        raise ConfigError(f"address {host!r} cannot be resolved: {error.strerror or error}") from None
+def connections_limit(wanted: int, descriptors: int) -> int:
+    """How many peers there may be at once: what was asked for, and never so many that files cannot be opened.
 
-
-def local_address() -> str:
-    """The address other machines would reach this one by; loopback when it has no other."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(
-                ("192.0.2.1", 9)
-            )  # a documentation address: nothing is sent by connecting a datagram socket
-            address: str = probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-    return address
+    >>> connections_limit(60_000, 1 << 20), connections_limit(60_000, 1024)
+    (60000, 768)
+    """
+    return max(FAST_SHARE, min(wanted, descriptors - max(FILES_RESERVED_MIN, descriptors // 4)))

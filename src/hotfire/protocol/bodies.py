@@ -13,11 +13,12 @@ The shape of the text itself (bare keys) is in `javajson`; the registration's se
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hotfire.errors import RemoteProtocolError
 from hotfire.model import (
@@ -92,7 +93,7 @@ class ClientConfig:
 
     client_id: str
     group: str
-    subscription: Subscription
+    subscription: Subscription | None = None
     namespace: str | None = None
 
 
@@ -138,6 +139,12 @@ def flag(value: Any) -> bool:
     raise ValueError(f"is {type(value).__name__}, not a boolean")
 
 
+def number(value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise ValueError(f"is {type(value).__name__}, not a number")
+
+
 def anything(value: Any) -> Any:
     return value
 
@@ -167,6 +174,28 @@ def nested(cls: type) -> Reader:
 int32, int64 = integer(32), integer(64)
 texts = items(text)
 
+_TOPIC_KINDS = [dict, bool, int, int, str, str, int, int]
+
+
+def topic_config(value: Any) -> TopicConfig:
+    """A topic as brokers write it, at once; whatever looks otherwise takes the way of all bodies.
+
+    Brokers tell their name servers thousands at a time.
+    """
+    try:
+        fields = attributes, order, perm, read, kind, name, sys_flag, write = [
+            value["attributes"], value["order"], value["perm"], value["readQueueNums"],
+            value["topicFilterType"], value["topicName"], value["topicSysFlag"], value["writeQueueNums"],
+        ]  # fmt: skip
+    except (KeyError, TypeError):
+        return cast(TopicConfig, _read(TopicConfig, value))
+    numbers = (perm, read, write, sys_flag)
+    is_common = not attributes and [type(one) for one in fields] == _TOPIC_KINDS
+    if not is_common or min(numbers) < -(1 << 31) or max(numbers) >= 1 << 31:
+        return cast(TopicConfig, _read(TopicConfig, value))
+    return TopicConfig(name, read, write, perm, kind, sys_flag, order)
+
+
 # --- the tables ------------------------------------------------------------------------------------
 
 _TABLES: dict[type, tuple[tuple[str, str, Reader], ...]] = {
@@ -193,7 +222,7 @@ _TABLES: dict[type, tuple[tuple[str, str, Reader], ...]] = {
     TopicTable: (
         ("dataVersion", "data_version", nested(DataVersion)),
         ("mappingDataVersion", "mapping_data_version", nested(DataVersion)),
-        ("topicConfigTable", "topics", table(text, nested(TopicConfig))),
+        ("topicConfigTable", "topics", table(text, topic_config)),
         ("topicQueueMappingDetailMap", "queue_mapping_details", table(text, anything)),
         ("topicQueueMappingInfoMap", "queue_mapping_infos", table(text, anything)),
     ),
@@ -299,7 +328,16 @@ _ABSENT_MEANS_NONE: dict[type, tuple[str, ...]] = {
 
 _FORMER_NAMES: dict[type, dict[str, str]] = {QueueData: {"topicSynFlag": "topicSysFlag"}}
 
-_BARE_KEYED = frozenset({ClusterInfo, MemberGroupReply})
+_BARE_KEYED: set[type] = {ClusterInfo, MemberGroupReply}
+
+
+def declare(cls: type, *columns: tuple[str, str, Reader], bare_keys: bool = False) -> None:
+    """Make a body known: its JSON names in Java's order, the attribute each fills, how it is read."""
+    if cls in _TABLES:
+        raise TypeError(f"{cls.__name__} is declared twice")
+    _TABLES[cls] = columns
+    if bare_keys:
+        _BARE_KEYED.add(cls)
 
 
 # --- values <-> bytes ------------------------------------------------------------------------------
@@ -355,11 +393,16 @@ def _read(cls: type, tree: Any) -> Any:
             values[attribute] = read(item)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
-    for column in dataclasses.fields(cls):
-        missing = column.default is dataclasses.MISSING and column.default_factory is dataclasses.MISSING
-        if missing and column.name not in values:
-            raise ValueError(f"lacks {_json_name(cls, column.name)}")
+    for attribute in _mandatory(cls):
+        if attribute not in values:
+            raise ValueError(f"lacks {_json_name(cls, attribute)}")
     return cls(**values)
+
+
+@functools.cache
+def _mandatory(cls: type) -> tuple[str, ...]:
+    given = inspect.signature(cls).parameters.values()
+    return tuple(one.name for one in given if one.default is inspect.Parameter.empty)
 
 
 def _json_name(cls: type, attribute: str) -> str:

@@ -12,7 +12,9 @@ VERSION = 513
 """Ordinal of V5_5_0: the version a Hotfire peer announces, and what a 5.5.0 broker answers."""
 
 # Behaviour that depends on the sender's version compares with these ordinals.
+VERSION_3_0_7_SNAPSHOT = 28
 VERSION_3_0_11 = 37
+VERSION_3_1_8_SNAPSHOT = 62
 VERSION_3_4_9 = 121
 VERSION_4_9_4 = 401
 VERSION_5_0_0 = 413

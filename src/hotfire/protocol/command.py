@@ -12,6 +12,7 @@ the reference implementation. Knows nothing of single requests (see `requests`) 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import struct
@@ -29,8 +30,11 @@ FRAME_BYTES_MIN = 8
 """Length word and mark."""
 
 HEADER_BYTES_MAX = 1024 * 1024
-"""The mark's 24 bits would allow 16 MiB. The largest honest header holds a property string of 32767
-bytes, at worst six times that once escaped; a megabyte of JSON is only ever sent to keep us busy."""
+"""The mark's 24 bits would allow 16 MiB. The largest honest header of a request holds a property string of
+32767 bytes, at worst six times that once escaped; a megabyte of JSON is only ever sent to keep us busy."""
+
+REPLY_HEADER_BYTES_MAX = 2 * 1024 * 1024
+"""The reply to a batch names each of its messages, 32767 at most, by an id of 32 or 56 characters."""
 
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
@@ -107,7 +111,7 @@ def frame_size(data: Buffer, position: int = 0) -> int:
     return size
 
 
-def decode(frame: Buffer) -> Command:
+def decode(frame: Buffer, header_bytes_max: int = HEADER_BYTES_MAX) -> Command:
     """The Command in one whole frame, its length word included."""
     size = frame_size(frame)
     if size != len(frame) or size == 0:
@@ -117,8 +121,8 @@ def decode(frame: Buffer) -> Command:
     body_at = FRAME_BYTES_MIN + header_size
     if body_at > size:
         raise RemoteProtocolError(f"header of {header_size} bytes in a frame of {size}")
-    if header_size > HEADER_BYTES_MAX:
-        raise RemoteProtocolError(f"header of {header_size} bytes, allowed are {HEADER_BYTES_MAX}")
+    if header_size > header_bytes_max:
+        raise RemoteProtocolError(f"header of {header_size} bytes, allowed are {header_bytes_max}")
     view = memoryview(frame)
     header = bytes(view[FRAME_BYTES_MIN:body_at])
     kind = _SERIALIZATIONS.get(mark >> 24)
@@ -138,9 +142,10 @@ def encode(command: Command) -> bytes:
     write_header = _encode_json if command.serialization is Serialization.JSON else _encode_binary
     header = write_header(command)
     size = FRAME_BYTES_MIN + len(header) + len(command.body)
-    if len(header) > HEADER_BYTES_MAX or size > FRAME_BYTES_MAX:
+    header_bytes_max = REPLY_HEADER_BYTES_MAX if command.is_response else HEADER_BYTES_MAX
+    if len(header) > header_bytes_max or size > FRAME_BYTES_MAX:
         raise LocalProtocolError(
-            f"command {command.code}: header of {len(header)} bytes (at most {HEADER_BYTES_MAX})"
+            f"command {command.code}: header of {len(header)} bytes (at most {header_bytes_max})"
             f" in a frame of {size} (at most {FRAME_BYTES_MAX}); send less at once"
         )
     mark = command.serialization << 24 | len(header)
@@ -308,3 +313,13 @@ def _slice(header: bytes, at: int, size: int, what: str) -> tuple[str, int]:
     if size < 0 or end > len(header):
         raise RemoteProtocolError(f"binary header of {len(header)} bytes: {what} of {size} bytes at {at}")
     return header[at:end].decode("utf-8"), end
+
+
+def with_code(frames: bytes, code: int) -> bytes:
+    """The same replies with another code."""
+    out, at = bytearray(), 0
+    while at < len(frames):
+        size = frame_size(frames, at)
+        out += encode(dataclasses.replace(decode(frames[at : at + size]), code=code))
+        at += size
+    return bytes(out)

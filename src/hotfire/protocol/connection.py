@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hotfire.errors import RemoteProtocolError
-from hotfire.protocol.command import Buffer, Command, decode, frame_size
+from hotfire.protocol.command import REPLY_HEADER_BYTES_MAX, Buffer, Command, decode, frame_size
 
 
 class FrameReader:
@@ -53,7 +53,7 @@ class FrameReader:
                     return
                 # The view is let go before we yield: a bytearray with views cannot grow.
                 with memoryview(buffer) as whole, whole[position : position + size] as frame:
-                    command = decode(frame)
+                    command = decode(frame, REPLY_HEADER_BYTES_MAX)  # what comes here are replies
                 position += size
                 yield command
         except RemoteProtocolError as error:

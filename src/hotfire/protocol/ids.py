@@ -22,15 +22,20 @@ class UniqueIds:
     """The ids of one process."""
 
     def __init__(self, address: bytes, process_id: int, salt: int) -> None:
-        self._prefix = (address + _FIXED.pack(process_id & 0xFFFF, salt & 0xFFFFFFFF)).hex().upper()
+        self.prefix = (address + _FIXED.pack(process_id & 0xFFFF, salt & 0xFFFFFFFF)).hex().upper()
         self._counter = 0
         self._month_ms = self._next_month_ms = 0
 
     def next(self, now_ms: int) -> str:
+        month_ms = self.month_ms(now_ms)
+        self._counter = (self._counter + 1) & 0xFFFF
+        return self.prefix + _MOVING.pack(now_ms - month_ms, self._counter).hex().upper()
+
+    def month_ms(self, now_ms: int) -> int:
+        """When this month began."""
         if not self._month_ms <= now_ms < self._next_month_ms:
             self._enter_month(now_ms)
-        self._counter = (self._counter + 1) & 0xFFFF
-        return self._prefix + _MOVING.pack(now_ms - self._month_ms, self._counter).hex().upper()
+        return self._month_ms
 
     def _enter_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000).astimezone()

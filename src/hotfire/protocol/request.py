@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
+from hotfire.errors import BadField
 from hotfire.protocol.codes import RequestCode, Serialization
-from hotfire.protocol.command import ONEWAY_FLAG, Command
+from hotfire.protocol.command import FRAME_BYTES_MAX, ONEWAY_FLAG, Command
 from hotfire.protocol.fields import FieldStruct
 
 # --- permissions -----------------------------------------------------------------------------------
@@ -64,6 +65,14 @@ class Reply(FieldStruct):
         return cls.from_fields(command.fields, body=command.body)
 
 
+class NoFields(Reply):
+    """An empty field map, which Java sends where a header class exists and nothing is set."""
+
+
+NAMES_BYTES_MAX = 2 << 20
+"""Of a body that names topics and groups: it is taken apart while everyone waits. A client with ten thousand
+subscriptions needs less."""
+
 REQUESTS: dict[int, type[Request]] = {}
 """Every request by its code."""
 
@@ -74,6 +83,7 @@ class Request(FieldStruct):
     code: ClassVar[RequestCode]
     reply: ClassVar[type[Reply] | None]
     needs: ClassVar[tuple[Permission, ...]]
+    body_bytes_max: ClassVar[int]
 
     def __init_subclass__(
         cls, *, code: RequestCode, reply: type[Reply] | None, needs: Sequence[Permission], **rest: Any
@@ -88,11 +98,16 @@ class Request(FieldStruct):
                     f"{cls.__name__} needs to {need.verb} {need.field}, which it does not declare"
                 )
         cls.code, cls.reply, cls.needs = RequestCode(code), reply, tuple(needs)
+        is_named_in_body = any(need.field == "body" for need in needs)
+        cls.body_bytes_max = NAMES_BYTES_MAX if is_named_in_body else FRAME_BYTES_MAX
         REQUESTS[code] = cls
 
     @classmethod
     def from_command(cls, command: Command) -> Self:
         """The request in `command`; MissingField or BadField name what is wrong with it."""
+        if len(command.body) > cls.body_bytes_max:
+            problem = f"has {len(command.body)} bytes, at most {cls.body_bytes_max} are taken"
+            raise BadField(cls.__name__, "body", problem)
         return cls.from_fields(command.fields, body=command.body)
 
     def to_command(

@@ -3,12 +3,15 @@
 Entry n of a queue lies at byte n x 20 of its files, so it is found without scanning. Files are sparse maps;
 their blocks are reserved a step ahead of the entries, so that a full disk is an error here and never a fault
 in the middle of a store into memory. The entries themselves are kept by `core.Queue`.
+
+Names of new files and directories are synced as the files are: beside the loop, before a checkpoint counts
+their entries. A queue's first message waits for none of it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 
 from hotfire import core
@@ -21,11 +24,13 @@ ROOT = "consumequeue"
 RESERVE_FIRST_BYTES = 64 << 10
 RESERVE_STEP_BYTES_MAX = 1 << 20
 COLD_WINDOWS_MAX = 2
+LEAVING_WINDOW_ENTRIES = 1024
 _ENTRY = struct.Struct(">qiq")
 FILLER = 0, 0x7FFFFFFF, 0
 """An entry that only keeps a place, as the reference writes it."""
 
 QueueKey = tuple[str, int]
+NOTHING: Set[str] = frozenset()
 
 
 class ConsumeQueue:
@@ -55,6 +60,8 @@ class ConsumeQueue:
         self._reserved = 0
         self._dirty: set[str] = set()
         self._taken = 0
+        self.is_leaving = False
+        """Its topic was deleted: what is still on its way to it goes nowhere."""
         self.first = 0
         """First entry of the first file that was there at the start."""
 
@@ -80,7 +87,7 @@ class ConsumeQueue:
                 self._shut(base)
         if self.ext is not None and not self._load_ext(self.ext, end):
             end = queue.min  # recovery counts, misses these, and makes them anew
-        queue.next = queue.max = end
+        queue.next = queue.max = self._taken = end  # what is believed was synced before it was counted
         queue.min = min(queue.min, end)
         self._tail_base = end - end % self._per_file if bases else -1
         if self._tail_base in self._maps:
@@ -135,7 +142,13 @@ class ConsumeQueue:
         return low
 
     def cut(self) -> None:
-        """Zeros behind the last entry: what a crash left there must never be believed."""
+        """Zeros behind the last entry: what a crash left there must never be believed.
+
+        They are synced with the other dirty files, and the names of all of them too, which whoever made
+        them may not have lived to do.
+        """
+        for directory in (".", ROOT, self.directory.rpartition("/")[0], self.directory):
+            self._disk.sync_directory(directory, later=True)
         if self.ext is not None and self.entries.extend is not None:
             self.ext.cut()
         for base in self._bases():
@@ -144,9 +157,10 @@ class ConsumeQueue:
             start = max(0, self.entries.max - base) * ENTRY_BYTES
             fd = self._disk.open(self._file(base))
             try:
-                self._disk.zero(fd, start, self._file_bytes - start)
+                self._disk.zero(fd, start, self._file_bytes - start, later=True)
             finally:
                 self._disk.close(fd)
+            self._dirty.add(self._file(base))
 
     @property
     def physical_end(self) -> int:
@@ -162,13 +176,16 @@ class ConsumeQueue:
 
     def _grow(self, index: int) -> None:
         """A window that holds entry `index`, its blocks reserved."""
+        if self.is_leaving:
+            self.entries.attach(index, bytearray(LEAVING_WINDOW_ENTRIES * ENTRY_BYTES))
+            return
         base = index - index % self._per_file
         if base != self._tail_base or base not in self._maps:
             if self._tail_base in self._maps:
                 self._dirty.add(self._file(self._tail_base))
                 self._shut(self._tail_base)
             if not self._disk.exists(self.directory):
-                self._disk.make_directory(self.directory)
+                self._disk.make_directory(self.directory, later=True)
             self._tail_base = base
             self._open(base, 0, page_by_page=True)
         self._reserve_tail((index - base + 1) * ENTRY_BYTES)
@@ -226,6 +243,8 @@ class ConsumeQueue:
 
     def follow(self, log_min: int) -> None:
         """The log begins at `log_min`: older entries are no longer there, nor files that hold only such."""
+        if self.is_leaving:
+            return  # files of this name are another's by now
         bases = self._bases()
         for base in bases[:-1]:
             if base == self._tail_base or not self.show(base):
@@ -265,6 +284,16 @@ class ConsumeQueue:
         self._open(base, self._file_bytes)
         return True
 
+    def tags_at(self, index: int) -> int | None:
+        """The tags code of an entry, or the time of delivery if it is a delayed message's.
+
+        None when there is no such entry, or what it points at is missing.
+        """
+        entry = self.entries.entry(index) if self.show(index) else None
+        if entry is None:
+            return None
+        return entry[2] if self.ext is None else self.ext.tags(entry[2])
+
     @contextmanager
     def entry_reader(self) -> Iterator[Callable[[int], bytes]]:
         """Bytes of entries, read without the windows: for a thread that must not touch them."""
@@ -292,15 +321,24 @@ class ConsumeQueue:
         return f"{self.directory}/{base * ENTRY_BYTES:020d}"
 
     def _open(self, base: int, window_bytes: int, *, page_by_page: bool = False) -> None:
-        self._maps[base] = self._disk.map(self._file(base), self._file_bytes, page_by_page=page_by_page)
+        self._maps[base] = self._disk.map(
+            self._file(base), self._file_bytes, page_by_page=page_by_page, later=True
+        )
         self.entries.attach(base, memoryview(self._maps[base])[:window_bytes])
 
     def _shut(self, base: int) -> None:
         self.entries.detach(base)
         self._maps.pop(base).close()
 
-    def take_dirty(self) -> set[str]:
+    def leave(self) -> None:
+        """The topic is deleted. Files may go at once; entries on their way find memory until `close`."""
+        self.is_leaving = True
+        self.entries.extend = None
+
+    def take_dirty(self) -> Set[str]:
         """Files with entries that were not in a file taken before."""
+        if self._taken == self.entries.max and not self._dirty and self.ext is None:
+            return NOTHING  # most queues, most of the time: there may be ten thousand
         dirty, self._dirty = self._dirty, set()
         if self._taken != self.entries.max and self._tail_base in self._maps:
             dirty.add(self._file(self._tail_base))

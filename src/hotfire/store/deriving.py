@@ -8,7 +8,7 @@ the exceptions. Knows queues and the index; where the log begins and ends is `re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from hotfire import core
 from hotfire.protocol.record import SysFlag
@@ -32,22 +32,29 @@ class Deriving:
         delays_ms: tuple[int, ...],
         batch_topics: set[str],
         stale: set[QueueKey],
+        gone: Mapping[str, int],
     ) -> None:
         self._queues = queues
         self._open_queue = open_queue
         self._index = index
         self._delays_ms = delays_ms
         self._batch_topics = batch_topics
+        self._gone = gone
+        """Deleted topics: of those before that offset there are no entries."""
         self._stale = stale
         """Queues of which nothing is believed: they begin with their first record in the log."""
         self._ordinary: dict[bytes, core.Queue] = {}
         """Topic and four bytes of queue id -> the queue, if its entries hold their records' tags."""
         for topic, queue_id in queues:
-            self._note(topic.encode(), queue_id)
+            if topic not in gone:  # else with its first record behind the deletion
+                self._note(topic.encode(), queue_id)
 
     def one(self, entry: Scanned) -> None:
         """Queue entry and keys of any record."""
         key = entry.topic.decode(), entry.queue_id
+        if entry.physical < self._gone.get(key[0], 0):
+            put_keys(entry, self._index)
+            return
         if key in self._stale and has_entry(entry, self._batch_topics):
             self._stale.remove(key)
             self._queues[key].begin_at(entry.queue_offset)
@@ -86,6 +93,13 @@ def has_entry(entry: Scanned, batch_topics: set[str]) -> bool:
     return not (entry.sys_flag & SysFlag.INNER_BATCH or entry.topic.decode() in batch_topics)
 
 
+def put_keys(entry: Scanned, index: KeyIndexes | None) -> None:
+    kind = entry.sys_flag & SysFlag.TRANSACTION_MASK
+    if index is not None and kind != SysFlag.TRANSACTION_ROLLBACK:
+        for hash_ in entry.key_hashes:
+            index.put(hash_, entry.physical, entry.store_timestamp)
+
+
 def derive(
     entry: Scanned,
     queues: dict[QueueKey, ConsumeQueue],
@@ -94,10 +108,7 @@ def derive(
     delays_ms: tuple[int, ...],
     batch_topics: set[str],
 ) -> None:
-    kind = entry.sys_flag & SysFlag.TRANSACTION_MASK
-    if index is not None and kind != SysFlag.TRANSACTION_ROLLBACK:
-        for hash_ in entry.key_hashes:
-            index.put(hash_, entry.physical, entry.store_timestamp)
+    put_keys(entry, index)
     if not has_entry(entry, batch_topics):
         return
     key = entry.topic.decode(), entry.queue_id
@@ -107,5 +118,10 @@ def derive(
     if entry.queue_offset >= queue.entries.max:
         tags = entry.tags
         if entry.topic == SCHEDULE_TOPIC:  # parked until then: a queue for each level
-            tags = entry.store_timestamp + delays_ms[min(entry.queue_id, len(delays_ms) - 1)]
+            tags = due_ms(entry.queue_id, entry.store_timestamp, delays_ms)
         queue.put(entry.queue_offset, entry.physical, entry.size, tags, entry.store_timestamp)
+
+
+def due_ms(queue_id: int, stored_ms: int, delays_ms: tuple[int, ...]) -> int:
+    """When a message parked in this queue is to be delivered; a level no longer in the ladder is its last."""
+    return stored_ms + delays_ms[min(queue_id, len(delays_ms) - 1)]

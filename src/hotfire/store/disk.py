@@ -12,25 +12,25 @@ import mmap
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 from hotfire import core
 from hotfire.errors import StoreError
+from hotfire.store.asker import Asker
+from hotfire.store.system import System, syncfs
 
 T = TypeVar("T")
 Mapped = mmap.mmap
 """A file as memory."""
 
-FALLOC_FL_KEEP_SIZE = 0x01
 STEP_BYTES = 64 << 10
 _ZEROS = bytes(STEP_BYTES)
-_FLOCK = struct.Struct(
-    "@hhqqi4x"
-)  # type, whence, start, length, process: struct flock where off_t has 64 bits
+_FLOCK = struct.Struct("@hhqqi4x")
+"""Type, whence, start, length, process: struct flock where off_t has 64 bits."""
 
 
 class SyncFailed(OSError):
@@ -63,39 +63,22 @@ class Bell:
             self._fd = -1
 
 
-class System(Protocol):
-    """The system calls a disk is made of. The module `os` is one; a simulated disk brings its own."""
-
-    def open(self, path: str, flags: int, mode: int = ..., /) -> int: ...
-    def close(self, fd: int, /) -> None: ...
-    def stat(self, path: str, /) -> os.stat_result: ...
-    def fstat(self, fd: int, /) -> os.stat_result: ...
-    def listdir(self, path: str, /) -> list[str]: ...
-    def mkdir(self, path: str, /) -> None: ...
-    def rename(self, old: str, new: str, /) -> None: ...
-    def link(self, old: str, new: str, /) -> None: ...
-    def unlink(self, path: str, /) -> None: ...
-    def pread(self, fd: int, size: int, position: int, /) -> bytes: ...
-    def pwrite(self, fd: int, data: Any, position: int, /) -> int: ...
-    def fsync(self, fd: int, /) -> None: ...
-    def fdatasync(self, fd: int, /) -> None: ...
-    def ftruncate(self, fd: int, size: int, /) -> None: ...
-    def posix_fallocate(self, fd: int, position: int, size: int, /) -> None: ...
-    def posix_fadvise(self, fd: int, position: int, size: int, advice: int, /) -> None: ...
-    def lseek(self, fd: int, position: int, how: int, /) -> int: ...
-
-
 class Disk:
     """A directory on the real file system, unless `system` says otherwise."""
+
+    syncs_at_once: ClassVar[int] = 16
+    has_descriptors: ClassVar[bool] = True
+    """Whether what it opens can be read by compiled code."""
 
     def __init__(self, root: Path | str, system: System = os) -> None:
         self.root = Path(root)
         self._system = system
         self._worker: ThreadPoolExecutor | None = None
-        self._asker: ThreadPoolExecutor | None = None
+        self._asker: Asker | None = None
         self._lock_fd = -1
         self._sure: set[Path] = set()
-        """Directories whose entry this disk has synced."""
+        """Directories whose entry this disk has synced, or will with the next it is told to."""
+        self._unsynced: set[str] = set()
 
     def path(self, relative: str) -> str:
         return str(self.root / relative)
@@ -106,10 +89,11 @@ class Disk:
 
     # --- directories ---
 
-    def make_directory(self, relative: str) -> None:
+    def make_directory(self, relative: str, *, later: bool = False) -> None:
         """The directory and its parents, each entry synced so that it outlives a power cut.
 
         One that is there already may have been made by a process that was killed before it could sync it.
+        With `later`, the syncing is left to whoever calls `take_unsynced`.
         """
         unsure = []
         path = self.root / relative
@@ -119,7 +103,7 @@ class Disk:
         for path in reversed(unsure):
             with suppress(FileExistsError):
                 self._system.mkdir(str(path))
-            self._sync_directory(path.parent)
+            self._sync_directory(path.parent, later=later)
             self._sure.add(path)
 
     def names(self, relative: str) -> list[str]:
@@ -129,13 +113,23 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def sync_directory(self, relative: str) -> None:
-        self._sync_directory(self.root / relative)
+    def sync_directory(self, relative: str, *, later: bool = False) -> None:
+        self._sync_directory(self.root / relative, later=later)
 
-    def _sync_directory(self, path: Path) -> None:
+    def take_unsynced(self) -> Set[str]:
+        """Directories left for later: a power cut may take names in them unless the caller syncs them."""
+        taken, self._unsynced = self._unsynced, set()
+        return taken
+
+    def _sync_directory(self, path: Path, *, later: bool = False) -> None:
+        if later:
+            self._unsynced.add(str(path))
+            return
         fd = self._system.open(str(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._system.fsync(fd)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from None
         finally:
             self._system.close(fd)
 
@@ -152,10 +146,8 @@ class Disk:
             self._sync_directory(Path(self.path(relative)).parent)
         except OSError:
             self._system.close(fd)
-            with suppress(FileNotFoundError):
-                self._system.unlink(
-                    unfinished
-                )  # half a segment takes the room a smaller thing might have had
+            with suppress(FileNotFoundError):  # half a segment takes the room a smaller thing might have had
+                self._system.unlink(unfinished)
             raise
         return fd
 
@@ -175,38 +167,42 @@ class Disk:
 
     def written_ranges(self, fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """(position, size) of steps of [start, end) that are not holes, in order."""
-        if start >= end:
-            return
-        # What was read ahead counts as written and would be read in full: forget it, and read ahead no more.
-        self._system.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
-        self._system.posix_fadvise(fd, start, end - start, os.POSIX_FADV_RANDOM)
-        at = start
-        try:
-            while at < end:
-                try:
-                    at = self._system.lseek(fd, at, os.SEEK_DATA)
-                except OSError as error:
-                    if error.errno == errno.ENXIO:  # nothing up to the end of the file
-                        return
-                    raise
-                # to the next multiple: a page read in part would be data where the next step begins
-                step = min(STEP_BYTES - at % STEP_BYTES, end - at)
-                if step <= 0:
-                    return
+        for at, hole in self._extents(fd, start, end):
+            while at < hole:
+                step = min(STEP_BYTES - at % STEP_BYTES, hole - at)
                 yield at, step
                 at += step
-        finally:
-            self._system.posix_fadvise(fd, start, end - start, os.POSIX_FADV_NORMAL)
 
-    def zero(self, fd: int, start: int, size: int) -> int:
-        """Zeros over [start, start + size), synced; how many bytes were none."""
+    def _extents(self, fd: int, start: int, end: int) -> list[tuple[int, int]]:
+        """All found before anything is read: a page that was read, be it of zeros, counts as written."""
+        if start >= end:
+            return []
+        self._system.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)  # what was read ahead
+        extents: list[tuple[int, int]] = []
+        at = start
+        while at < end:
+            try:
+                at = self._system.lseek(fd, at, os.SEEK_DATA)
+                hole = self._system.lseek(fd, at, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing up to the end of the file
+                    break
+                raise
+            if at < end:
+                extents.append((at, min(hole, end)))
+            at = hole
+        return extents
+
+    def zero(self, fd: int, start: int, size: int, *, later: bool = False) -> int:
+        """Zeros over [start, start + size), synced unless `later`; how many bytes were none."""
         changed = 0
         for at, step in self.written_ranges(fd, start, start + size):
             found = self._system.pread(fd, step, at)
             if found != _ZEROS[:step]:
                 changed += step - found.count(0)
                 self.write(fd, _ZEROS[:step], at)
-        self._sync(fd)
+        if not later:
+            self._sync(fd)
         return changed
 
     def read(self, fd: int, size: int, position: int) -> bytes:
@@ -232,8 +228,8 @@ class Disk:
 
     # --- mapped files ---
 
-    def map(self, relative: str, size: int, *, page_by_page: bool = False) -> Mapped:
-        """The file as shared memory, made sparse at `size` if it does not exist.
+    def map(self, relative: str, size: int, *, page_by_page: bool = False, later: bool = False) -> Mapped:
+        """The file as shared memory, made sparse at `size` if it does not exist, its name synced or `later`.
 
         With `page_by_page`, touching a page brings none of its neighbours into memory: of thousands of files
         that are each written at one place, what the system reads ahead would fill all of it.
@@ -242,9 +238,7 @@ class Disk:
         try:
             if self._system.fstat(fd).st_size < size:
                 self._system.ftruncate(fd, size)
-                self._sync_directory(
-                    Path(self.path(relative)).parent
-                )  # what is synced later must have its name
+                self._sync_directory(Path(self.path(relative)).parent, later=later)
             mapped = self._map(fd, size)
         finally:
             self._system.close(fd)
@@ -282,6 +276,21 @@ class Disk:
             self._sync(fd)
         finally:
             self._system.close(fd)
+
+    def sync_file_system(self, paths: Iterable[str]) -> bool:
+        """Everything on the disk in one go; False where that does not cover these paths, or failed.
+
+        An error may be of any file, of others even: then each is to be asked for its own. The descriptor is
+        the one that was opened first of all, which hears of every error since.
+        """
+        if self._lock_fd < 0 or self._system is not os:
+            return False
+        device = os.fstat(self._lock_fd).st_dev
+        for path in paths:
+            with suppress(FileNotFoundError):
+                if os.stat(self.path(path)).st_dev != device:
+                    return False
+        return syncfs(self._lock_fd)
 
     def sync_map(self, mapped: Mapped, start: int, size: int) -> None:
         """These bytes of a map are on disk when this returns. Takes no lock of the interpreter meanwhile."""
@@ -338,6 +347,7 @@ class Disk:
     def rename(self, old: str, new: str) -> None:
         """A file or directory under another name, on disk when this returns."""
         self._system.rename(self.path(old), self.path(new))
+        self._sure.clear()  # a directory of the old name is to be made anew
         for path in {Path(self.path(old)).parent, Path(self.path(new)).parent}:
             self._sync_directory(path)
 
@@ -370,6 +380,10 @@ class Disk:
     def free_bytes(self) -> int:
         status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
+
+    def total_bytes(self) -> int:
+        status = os.statvfs(self.root)
+        return status.f_blocks * status.f_frsize
 
     def is_directory(self, relative: str) -> bool:
         return os.path.isdir(self.path(relative))
@@ -475,7 +489,7 @@ class Disk:
     def aside(self, work: Callable[[], T]) -> Future[T]:
         """Run a query on a thread of its own: it may take long, and what is beside the loop may not wait."""
         if self._asker is None:
-            self._asker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-query")
+            self._asker = Asker()
         return self._asker.submit(work)
 
     def finish(self) -> None:

@@ -9,9 +9,9 @@ often that it takes at most a tenth of the time.
 from __future__ import annotations
 
 import logging
+import select
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 
 from hotfire.store.checkpoint import Checkpoint, CheckpointFile
 from hotfire.store.commitlog import CommitLog
@@ -20,6 +20,7 @@ from hotfire.store.consumequeue import ConsumeQueue, QueueKey
 from hotfire.store.disk import Disk, SyncFailed
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.scan import NEVER
+from hotfire.store.syncing import sync_many
 
 log = logging.getLogger("hotfire.store")
 
@@ -27,8 +28,13 @@ PAGE_BYTES = 4096
 SHARE_MAX = 0.1
 """Of the time, spent on syncing queue files."""
 INTERVAL_MS_MAX = 60_000
+WAIT_MS_MAX = 30_000
 NO_INDEX = -1
 """Counted in place of keys: an index switched on later is made of all of the log."""
+
+
+class _LeftOff(Exception):
+    """The store is being closed: what is not synced yet is synced there, together with the rest."""
 
 
 class Flushing:
@@ -70,6 +76,8 @@ class Flushing:
         self._began_ms = self._took_ms = 0
         self._owed: set[str] = set()
         """Queue files taken for a sync that has not succeeded yet."""
+        self._owed_directories: set[str] = set()
+        self._is_ending = False
         self._complaint = ""
 
     @property
@@ -95,6 +103,9 @@ class Flushing:
             if self._has_queues:
                 self._took_ms = max(0, now_ms - self._began_ms)
                 self._owed.clear()
+                self._owed_directories.clear()
+        elif isinstance(failure, _LeftOff):
+            return
         elif isinstance(failure, SyncFailed):
             self._fail(f"sync failed: {failure.strerror}")
         elif str(failure) != self._complaint:
@@ -120,11 +131,12 @@ class Flushing:
         ranges = self._index.take_ranges() if self._index is not None and queues_due else []
         if queues_due:
             self._queues_at = now_ms
-            self._owed |= self._dirty_files()
+            self._take_dirty()
             if self._index is not None:
                 self._owed |= self._index.take_dirty()
         dirty = set(self._owed) if queues_due else set()
-        checkpoint = self.checkpoint()
+        directories = set(self._owed_directories) if queues_due else set()
+        checkpoint = self.checkpoint() if dirty or directories or ranges else None
 
         def work() -> None:
             for fd in descriptors:
@@ -132,13 +144,14 @@ class Flushing:
             if descriptors:
                 self.synced = target
                 self.checkpoints.mark(target)
-            if dirty or ranges:
+            if checkpoint is not None:
                 for mapped, start, size in ranges:
                     self._disk.sync_map(mapped, start, size)
-                self._sync(dirty)
+                if not sync_many(self._disk, directories, dirty, lambda: self._is_ending):
+                    raise _LeftOff
                 self.checkpoints.write(checkpoint)
 
-        if descriptors or dirty or ranges:
+        if descriptors or checkpoint is not None:
             self._began_ms, self._has_queues = now_ms, queues_due
             self.background = self._disk.beside(work)
 
@@ -168,20 +181,23 @@ class Flushing:
                 for fd in self._log.holding(self.synced, journal.written):
                     self._disk.sync(fd)
             self.synced = journal.written
-        files = self._owed | self._dirty_files()
+        self._take_dirty()
         if self._index is not None:
-            files |= self._index.take_files()
-        self._sync(files)
+            self._owed |= self._index.take_files()
+        sync_many(self._disk, self._owed_directories, self._owed)
         self._owed.clear()
+        self._owed_directories.clear()
         self.checkpoints.write(self.checkpoint())
 
-    def _sync(self, files: set[str]) -> None:
-        for file in sorted(files):  # in an order that does not differ from run to run
-            with suppress(FileNotFoundError):  # removed since: what it said is no longer asked for
-                self._disk.sync_file(file)
+    def end(self) -> None:
+        """Wait for what is under way. Queue files it has not come to are left to the last `flush`."""
+        self._is_ending = True
+        self.settle(0, wait=True)
 
-    def _dirty_files(self) -> set[str]:
-        return set().union(*(queue.take_dirty() for queue in self._queues.values()))
+    def _take_dirty(self) -> None:
+        for queue in self._queues.values():
+            self._owed |= queue.take_dirty()
+        self._owed_directories |= self._disk.take_unsynced()
 
     def checkpoint(self) -> Checkpoint:
         """True of the disk once the log, the dirty queue files and the index's ranges have been synced."""
@@ -203,3 +219,10 @@ class Flushing:
             keys=keys,
             turn_bytes=self.turn_bytes,
         )
+
+
+def wait_for(fd: int) -> bool:
+    """Whether a turn was done within the longest time a disk may take for it."""
+    poll = select.poll()  # select() takes no descriptor above 1023
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(WAIT_MS_MAX))

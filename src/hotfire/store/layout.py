@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hotfire.errors import StoreError
+from hotfire.store import deletions
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
 from hotfire.store.checkpoint import Checkpoint
 from hotfire.store.commitlog import ROOT as LOG_ROOT
@@ -81,6 +82,8 @@ class Layout:
     index_shape: tuple[int, int] | None
     """(slots, entries) of an index file; None when no file shows them."""
     tables: list[str]
+    gone: dict[bytes, int]
+    """Deleted topics: of records before that offset there are no entries."""
     strays: list[str]
     checkpoint: Checkpoint
     was_unclean: bool
@@ -145,6 +148,7 @@ def look(disk: Disk, sizes: Sizes | None = None) -> Layout:
         indexes=indexes,
         index_shape=_index_shape(disk, indexes, sizes),
         tables=disk.names(TABLE_ROOT),
+        gone={topic.encode(): end for topic, end in deletions.look(disk).items()},
         strays=strays,
         checkpoint=Checkpoint.decode(disk.read_whole(CHECKPOINT_FILE)),
         was_unclean=disk.exists(ABORT_FILE),
@@ -164,6 +168,8 @@ def refuse_if_open(layout: Layout, what: str) -> None:
 def _queues(disk: Disk, root: str, strays: list[str]) -> dict[tuple[str, int], QueueFiles]:
     found = {}
     for topic in disk.names(root):
+        if topic.endswith(deletions.SUFFIX):
+            continue  # of a deleted topic, being removed
         for queue in disk.names(f"{root}/{topic}") if disk.is_directory(f"{root}/{topic}") else [""]:
             directory = f"{root}/{topic}/{queue}"
             if not (queue.isdecimal() and disk.is_directory(directory)):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from hotfire import core
 from hotfire.errors import RecordInvalid
 from hotfire.protocol.record import decode_record, key_hash, keys_of, parse_properties
 from hotfire.store.commitlog import CommitLog
@@ -21,25 +22,35 @@ from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Bell, Disk
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.reading import Reading
-from hotfire.store.scan import Scanned, scan_records
+from hotfire.store.scan import NEVER, Scanned, scan_records
 
 COUNT_MAX = 64
 BYTES_MAX = 8 << 20
 """Of one answer, and one record more: clients take no frame above 16 MiB."""
 CANDIDATES_MAX = 10_000
 """Records of one key's hash that are looked at."""
+RECORD_BYTES_MAX = 64 << 20
+"""Of a record that is looked for where a peer says one begins: what is there may be any bytes it chose."""
 WAITING_MAX = 1000
 _ENTRY = struct.Struct(">qiq")
 HARMED_PASSED_MAX = 1000
 """Harmed messages passed over in search of a time; of more the place before them is the answer."""
-LONG_AGO = -1
+LONG_AGO = NO_TIME = -1
 
 
 class Queries:
     """Questions under way and their answers, in the order they were asked."""
 
-    def __init__(self, disk: Disk, commitlog: CommitLog, index: KeyIndexes | None, reading: Reading) -> None:
-        self._disk = disk
+    def __init__(
+        self,
+        disk: Disk,
+        commitlog: CommitLog,
+        index: KeyIndexes | None,
+        reading: Reading,
+        queues: Mapping[tuple[str, int], ConsumeQueue],
+    ) -> None:
+        self._queues = queues
+        self._disk = self.disk = disk
         self._log = commitlog
         self._index = index
         self._reading = reading
@@ -49,6 +60,10 @@ class Queries:
     def fileno(self) -> int:
         """Readable when an answer is there."""
         return self._bell.fileno()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._asked)
 
     @property
     def has_room(self) -> bool:
@@ -81,14 +96,27 @@ class Queries:
         look = self._looker()
         self._ask(lambda: look.record(physical), token)
 
+    def record_now(self, physical: int) -> bytes | None:
+        """The same at once: for a start, while there is no loop to hold up."""
+        return self._looker().record(physical)
+
     def by_key(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, token: object) -> None:
         """Bytes of the records of a topic with this key or unique key, stored in the span, oldest first.
 
         Of more than so many the newest. The index knows times to the second, as the reference's.
         """
+        self._ask(self._keyed(topic, key, min(count_max, COUNT_MAX), begin_ms, end_ms), token)
+
+    def by_key_now(self, topic: str, key: str, begin_ms: int) -> list[bytes]:
+        """The same of all stored since, at once: for a start, while there is no loop to hold up."""
+        return self._keyed(topic, key, COUNT_MAX, begin_ms, NEVER)()
+
+    def _keyed(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> Callable[[], list[bytes]]:
         files = [] if self._index is None else self._index.newest_first()
         look = self._looker()
-        wanted, count_max = key_hash(topic, key), min(count_max, COUNT_MAX)
+        wanted = key_hash(topic, key)
 
         def work() -> list[bytes]:
             found: dict[int, bytes] = {}
@@ -105,7 +133,7 @@ class Queries:
                         return [found[at] for at in sorted(found)]
             return [found[at] for at in sorted(found)]
 
-        self._ask(work, token)
+        return work
 
     def offset_by_time(
         self, queue: ConsumeQueue | None, timestamp: int, *, upper: bool, token: object
@@ -121,12 +149,46 @@ class Queries:
 
         self._ask(work, token)
 
-    def _looker(self) -> _Looker:
+    def offsets_by_time(self, topic: str, queue_ids: Iterable[int], timestamp: int, token: object) -> None:
+        """Of each queue the first offset stored at or after a time."""
+        look = self._looker()
+        queues = [self._queues.get((topic, queue_id)) for queue_id in queue_ids]
+        spans = [(queue, queue.entries.min, queue.entries.max) for queue in queues if queue is not None]
+
+        def work() -> list[int]:
+            found = {
+                queue: look.boundary(queue, low, high, timestamp, upper=False) if low < high else 0
+                for queue, low, high in spans
+            }
+            return [0 if queue is None else found[queue] for queue in queues]
+
+        self._ask(work, token)
+
+    def stored_times(self, wanted: Iterable[tuple[str, int, int]], token: object) -> None:
+        """Store times of messages by topic, queue and offset; -1 of one that is not there, or not sound."""
+        look = self._looker()
+        places = [(self._queues.get((topic, queue_id)), index) for topic, queue_id, index in wanted]
+
+        def work() -> list[int]:
+            return [look.store_time(queue, index) for queue, index in places]
+
+        self._ask(work, token)
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """For a look at its entries."""
+        return self._queues.get((topic, queue_id))
+
+    def look(self, work: Callable[[Looker], Any], token: object) -> None:
+        """Whatever `work` makes of the log as it is now."""
+        look = self._looker()
+        self._ask(lambda: work(look), token)
+
+    def _looker(self) -> Looker:
         journal = self._log.journal
-        return _Looker(self._disk, self._log, dict(self._log.segments), journal.written, journal.summed_from)
+        return Looker(self._disk, self._log, dict(self._log.segments), journal.written, journal.summed_from)
 
 
-class _Looker:
+class Looker:
     """The log as it was when the question was asked, read from another thread."""
 
     def __init__(
@@ -143,19 +205,40 @@ class _Looker:
         found = self._read(physical)
         return None if found is None else found[0]
 
-    def _read(self, physical: int) -> tuple[bytes, Scanned] | None:
+    def _place(self, physical: int) -> tuple[int, int, int] | None:
+        """Descriptor and position of what begins there, and the most bytes it may have."""
         start = self._log.segment_of(physical)
         fd = self._segments.get(start)
         if fd is None or not 0 <= physical < self._readable:
             return None
-        size = int.from_bytes(self._disk.read(fd, 4, physical - start))
-        if not 0 < size <= min(self._log.segment_bytes, self._readable - physical):
+        most = min(RECORD_BYTES_MAX, self._log.segment_bytes, self._readable - physical)
+        return fd, physical - start, most
+
+    def _read(self, physical: int) -> tuple[bytes, Scanned] | None:
+        place = self._place(physical)
+        if place is None:
             return None
-        data = self._disk.read(fd, size, physical - start)
+        fd, position, most = place
+        size = int.from_bytes(self._disk.read(fd, 4, position))
+        if not 0 < size <= most:
+            return None
+        data = self._disk.read(fd, size, position)
         found, consumed, _ = scan_records(data, physical, True, self._summed_from)
         return (data, found[0]) if found and consumed == size else None
 
     def keyed(self, physical: int, topic: str, key: str) -> bytes | None:
+        """The record at `physical` if it is of the topic and has the key."""
+        # bytes that are no text read as this character, so only a text without it is the same as its bytes
+        if not core.COMPILED or not self._disk.has_descriptors or "\ufffd" in topic + key:
+            return self.keyed_plain(physical, topic, key)
+        place = self._place(physical)
+        if place is None:
+            return None
+        fd, position, most = place
+        named = topic.encode("utf-8", "replace"), key.encode("utf-8", "replace")
+        return core.keyed_record(fd, position, physical, most, self._summed_from, *named)
+
+    def keyed_plain(self, physical: int, topic: str, key: str) -> bytes | None:
         data = self.record(physical)
         if data is None:
             return None
@@ -166,6 +249,20 @@ class _Looker:
         if record.topic != topic:
             return None
         return data if key in keys_of(parse_properties(record.properties)) else None
+
+    def earliest_store_time(self) -> int:
+        """Of the first record of the log; -1 when there is none."""
+        found = self._read(min(self._segments, default=0))
+        return LONG_AGO if found is None else found[1].store_timestamp
+
+    def store_time(self, queue: ConsumeQueue | None, index: int) -> int:
+        """When the message at a place of a queue was stored; -1 when it is not there any more."""
+        if queue is None or not queue.entries.min <= index < queue.entries.max:
+            return LONG_AGO
+        with queue.entry_reader() as entry_at:
+            entry = entry_at(index)
+        stored = self._stored(entry, index, queue.entries.key, entry)
+        return LONG_AGO if stored is None else stored
 
     def boundary(self, queue: ConsumeQueue, low: int, high: int, timestamp: int, *, upper: bool) -> int:
         """Where a harmed message hides the boundary it is the place before it: rather one twice than none."""

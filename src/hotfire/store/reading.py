@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +27,9 @@ COUNT_MAX_MEMORY, COUNT_MAX_DISK = 32, 8
 BYTES_MAX_MEMORY, BYTES_MAX_DISK = 256 << 10, 64 << 10
 SCAN_ENTRIES_MAX = 800
 PULL_LIMITS = (COUNT_MAX_MEMORY, COUNT_MAX_DISK, BYTES_MAX_MEMORY, BYTES_MAX_DISK, SCAN_ENTRIES_MAX)
+BULK_COUNT_MAX, BULK_BYTES_MAX = 4096, 4 << 20
+BULK_LIMITS = (BULK_COUNT_MAX, BULK_COUNT_MAX, BULK_BYTES_MAX, BULK_BYTES_MAX, BULK_COUNT_MAX)
+"""For those who say that they take more than BYTES_MAX_MEMORY in one answer."""
 MEMORY_SHARE = 0.4
 """Records within this share of the machine's memory of the log's end are taken to be in the page cache."""
 HEAD_BYTES, MAGICS = 36, (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
@@ -34,6 +38,7 @@ HARMED_TOLD_MAX = 1000
 
 Piece = tuple[int, int, int]
 """Log offset and size of a record, and the index of its queue entry."""
+_SIZE: Callable[[Piece], int] = operator.itemgetter(1)
 
 
 class ReadStatus(Enum):
@@ -107,8 +112,10 @@ class Reading:
         count_max: int,
         bytes_max: int,
         codes: tuple[int, ...] | None = None,
+        bulk: bool = False,
     ) -> Read:
         """Messages of one pull: from `offset`, at most so many, of these tag hashes."""
+        limits = BULK_LIMITS if bulk else PULL_LIMITS
         if consume_queue is None or consume_queue.entries.max == 0:
             return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         queue = consume_queue.entries
@@ -124,12 +131,12 @@ class Reading:
         for _ in range(2):  # once more after the file was opened
             if codes is None or consume_queue.ext is None:
                 pieces, following, _, missing = queue.select(
-                    offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS
+                    offset, count_max, bytes_max, memory_from, codes, limits
                 )
             else:  # entries that are addresses do not tell their tags by themselves
                 resolve = consume_queue.ext.tags
                 pieces, following, _, missing = select_entries(
-                    queue, offset, count_max, bytes_max, memory_from, codes, PULL_LIMITS, resolve
+                    queue, offset, count_max, bytes_max, memory_from, codes, limits, resolve
                 )
             if not missing or pieces or not consume_queue.show(following):
                 break
@@ -152,7 +159,7 @@ class Reading:
 
     def _fill(self, found: Read, queue: core.Queue) -> Read:
         """The bytes of the pieces if they are in memory. Entries that point nowhere end the pull."""
-        sane = next((i for i, piece in enumerate(found.pieces) if not self._exists(piece)), len(found.pieces))
+        sane = self._count_sane(found.pieces)
         if sane == 0:
             return self._skip(found, found.pieces[0], queue.key)
         if sane < len(found.pieces):
@@ -161,24 +168,45 @@ class Reading:
         found.data = self._log.journal.fetch(found.pieces)
         return found if found.data is None else self.checked(found, queue.key)
 
+    def _count_sane(self, pieces: list[Piece]) -> int:
+        """Pieces before the first that lies where no record can."""
+        sizes = list(map(_SIZE, pieces))
+        lowest, highest = min(pieces), max(pieces)
+        around = (lowest[0], highest[0] - lowest[0] + max(sizes), 0)
+        if min(sizes) > 0 and self._exists(around):  # thousands of them are not looked at one by one
+            return len(pieces)
+        return next((i for i, piece in enumerate(pieces) if not self._exists(piece)), len(pieces))
+
     def _exists(self, piece: Piece) -> bool:
         physical, size, _ = piece
         if size <= 0 or not self._log.min_offset <= physical <= self._log.journal.written - size:
             return False
         return self._log.segment_of(physical) == self._log.segment_of(physical + size - 1)
 
-    def checked(self, found: Read, key: object) -> Read:
+    def checked(self, found: Read, key: tuple[str, int]) -> Read:
         """What a read brought, less what is harmed: the sound records before the first harmed one."""
-        data, at = found.data or b"", 0
-        for i, piece in enumerate(found.pieces):
-            if not self.is_sound(data[at : at + piece[1]], piece, key):
-                if i == 0:
-                    return self._skip(found, piece, key)
-                found.next_offset, found.data = piece[2], data[:at]
-                del found.pieces[i:]
-                break
-            at += piece[1]
+        data, pieces = found.data or b"", found.pieces
+        sound = self._count_sound(data, pieces, key)
+        if sound == len(pieces):
+            return found
+        if sound == 0:
+            return self._skip(found, pieces[0], key)
+        found.next_offset = pieces[sound][2]
+        del pieces[sound:]
+        found.data = data[: sum(size for _, size, _ in pieces)]
         return found
+
+    def _count_sound(self, data: bytes, pieces: list[Piece], key: tuple[str, int]) -> int:
+        """Records before the first harmed one."""
+        if core.COMPILED:
+            topic, queue_id = key
+            return core.sound_records(data, pieces, topic.encode(), queue_id, self._log.journal.summed_from)
+        at = 0
+        for i, piece in enumerate(pieces):
+            if not self.is_sound(data[at : at + piece[1]], piece, key):
+                return i
+            at += piece[1]
+        return len(pieces)
 
     def is_sound(self, data: bytes, piece: Piece, key: object) -> bool:
         """Whether the bytes are one whole, unharmed record, and the one its queue entry means."""

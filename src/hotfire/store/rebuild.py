@@ -23,6 +23,7 @@ from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.layout import EXT_ROOT, LOCK_FILE, REBUILD_ROOT, Layout
 from hotfire.store.logwalk import Fault, LogWalk, Progress
 from hotfire.store.scan import Scanned
+from hotfire.store.syncing import sync_many
 
 OLD = "old-"
 
@@ -105,6 +106,8 @@ class _Builder:
                 self._index.put(hash_, record.physical, record.store_timestamp)
         if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
             return
+        if record.physical < self._layout.gone.get(record.topic, 0):
+            return  # the topic was deleted since
         queue = self._queues.get((record.topic, record.queue_id)) or self._open(record.topic, record.queue_id)
         if queue is None or record.queue_offset < queue.entries.max:
             return
@@ -134,8 +137,7 @@ class _Builder:
         files = set().union(*(queue.take_dirty() for queue in self._queues.values()))
         if self._index is not None:
             files |= self._index.take_files()
-        for file in files:
-            self._beside.sync_file(file)
+        sync_many(self._beside, self._beside.take_unsynced(), files)
 
     def close(self) -> None:
         for queue in self._queues.values():

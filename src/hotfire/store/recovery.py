@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hotfire.errors import StoreCorrupt
@@ -66,10 +67,14 @@ def recover(
     checkpoint: Checkpoint,
     open_queue: OpenQueue,
     index: KeyIndexes | None,
+    gone: Mapping[str, int],
     *,
     was_unclean: bool,
 ) -> Recovered:
-    """Find the log's end and make queues and index agree with it. Queues are opened through `open_queue`."""
+    """Find the log's end and make queues and index agree with it. Queues are opened through `open_queue`.
+
+    Of a topic that is `gone`, records before that offset have no entries.
+    """
     oldest, last = commitlog.min_offset, _last_end(commitlog, config)
     if checkpoint.durable > last:
         raise StoreCorrupt(
@@ -87,7 +92,7 @@ def recover(
     found = Recovered(end=start)
     walk = _Walk(disk, config, commitlog, checkpoint, was_unclean=was_unclean)
     batch_topics = set(disk.names(BATCH_QUEUE_ROOT))
-    deriving = Deriving(queues, open_queue, index, config.delays_ms, batch_topics, stale)
+    deriving = Deriving(queues, open_queue, index, config.delays_ms, batch_topics, stale, gone)
     reason = walk.scan(found, deriving)
     found.last_timestamp = max(found.last_timestamp, checkpoint.log_timestamp)
     # closed by us at this very end: everything behind it is as we left it, and we left zeros

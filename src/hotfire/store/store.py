@@ -17,15 +17,15 @@ import dataclasses
 import errno
 import logging
 import os
-import select
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from hotfire import core
 from hotfire.core.plain import SYNC_MARK, WRITE
 from hotfire.errors import StoreBusy, StoreFull, StoreReadOnly
+from hotfire.model import SCHEDULE_TOPIC
 from hotfire.protocol.record import (
-    CRC_PROPERTY_BYTES,
     Record,
     encode_record,
     key_hash,
@@ -37,8 +37,10 @@ from hotfire.store.checkpoint import MARK_AT, MARK_MAGIC
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
 from hotfire.store.consumequeue import ConsumeQueue
+from hotfire.store.deletions import Deletions
+from hotfire.store.deriving import due_ms
 from hotfire.store.disk import Disk
-from hotfire.store.flushing import Flushing
+from hotfire.store.flushing import WAIT_MS_MAX, Flushing, wait_for
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.kinds import ABORT_FILE, refuse_foreign
 from hotfire.store.pool import Pool
@@ -53,7 +55,6 @@ log = logging.getLogger("hotfire.store")
 
 LOCK_FILE = "lock"
 ABORT_TOKEN = b"hotfire"
-WAIT_MS_MAX = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Appended:
     physical_offset: int
     queue_offset: int
     end: int
+    store_timestamp: int = 0
 
 
 class Store:
@@ -77,9 +79,10 @@ class Store:
         self._flushing = Flushing(disk, config, self._log, self._queues, self._index, self.fail)
         self._reading: Reading
         self._retention: Retention
+        self.deletions = Deletions(disk, self._log, self._queues, self.fail)
         self.queries: Queries
         self._pool: Pool
-        self._busy_ms = self._busy_since = 0
+        self.busy_ms = self._busy_since = 0
         self._busy_with = -1
         self._handed_stamp = 0
         self._derive_complaint = ""
@@ -101,10 +104,9 @@ class Store:
         flushing = self._flushing
         self._log.load()
         checkpoint = flushing.checkpoints.open()
+        self.deletions.open()
         if abort is not None and ABORT_TOKEN not in abort:
-            checkpoint = (
-                checkpoint.without_marks()
-            )  # another broker wrote here last and had no time to say so
+            checkpoint = checkpoint.without_marks()  # another broker wrote here last, and was cut short
         flushing.reference = checkpoint
         self.recovered = recover(
             disk,
@@ -114,9 +116,11 @@ class Store:
             checkpoint,
             self._open_queue,
             self._index,
+            self.deletions.ends,
             was_unclean=self.was_unclean,
         )
         end = self.recovered.end
+        self.deletions.log_ends_at(end)
         self._log.start(end)
         journal = self.journal
         journal.set_mark(flushing.checkpoints.fd, MARK_AT, MARK_MAGIC)
@@ -130,7 +134,7 @@ class Store:
         self._retention = Retention(
             disk, self._config.retention, self._log, self._queues, self._index, self._reading
         )
-        self.queries = Queries(disk, self._log, self._index, self._reading)
+        self.queries = Queries(disk, self._log, self._index, self._reading, self._queues)
         self._pool = Pool(self._config, journal)
         if self.was_unclean:
             log.warning("store was not closed cleanly root=%s end=%d", disk.root, end)
@@ -145,10 +149,13 @@ class Store:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._disk.exists(ABORT_FILE):
                 raise  # on a full disk the one from before says as much
 
-    def close(self) -> None:
-        """Flush what was appended, write the checkpoint, leave no `abort` behind. Waits for the disk."""
+    def close(self, last: Callable[[], None] = lambda: None) -> None:
+        """Flush what was appended, write the checkpoint, leave no `abort` behind. Waits for the disk.
+
+        `last` is called when all that was appended is on the disk, if that is what came of it.
+        """
         self._is_closed = True
-        self._flushing.settle(0, wait=True)
+        self._flushing.end()
         has_retried = False
         while self.fault is None and (self.journal.busy or self.journal.pending):
             if self.journal.stalled:
@@ -157,7 +164,7 @@ class Store:
                     break
                 has_retried = self.journal.retry()
             self.submit()
-            if not _wait(self.journal.fileno()):
+            if not wait_for(self.journal.fileno()):
                 self.fail(f"the disk has not taken the last turn within {WAIT_MS_MAX} ms")
                 break
             with suppress(StoreReadOnly):  # then `fault` ends this, and `abort` stays
@@ -165,11 +172,10 @@ class Store:
         if self.fault is None:
             try:
                 self._flushing.flush(everything=True)
+                last()
                 if self.dispatch_behind:
-                    log.warning(
-                        "queue entries are missing, the next start makes them reason=%s",
-                        self._derive_complaint,
-                    )
+                    why = self._derive_complaint
+                    log.warning("queue entries are missing, the next start makes them reason=%s", why)
                 else:
                     self._disk.remove(ABORT_FILE)
             except OSError as error:  # `abort` stays, and the next start looks closely
@@ -181,6 +187,7 @@ class Store:
         self._reading.close()
         self._flushing.checkpoints.close()
         self._log.close()
+        self.deletions.close()
         for queue in self._queues.values():
             queue.close()
         if self._index is not None:
@@ -225,16 +232,9 @@ class Store:
         """Bytes of the log that are safe but whose queue entries are still to be made."""
         return self.readable_end - self._flushing.derived
 
-    def disk_used_ratio(self) -> float:
-        return self._disk.used_ratio()
-
     @property
     def memory_window(self) -> int:
         return self._reading.memory_window
-
-    @property
-    def append_crc(self) -> bool:
-        return self._config.append_crc
 
     # --- append ---
 
@@ -248,31 +248,33 @@ class Store:
 
     def append(self, record: Record, now_ms: int) -> Appended:
         """Place `record` in this turn. Its offsets and store time are given here, whatever it holds."""
+        return self.append_all([record], now_ms)[0]
+
+    def append_all(self, records: Sequence[Record], now_ms: int) -> list[Appended]:
+        """Place records of one queue one behind the other, in this turn and in one segment: all or none."""
         self.check_writeable()
-        queue = self.queue(record.topic, record.queue_id)
-        journal = self.journal
-        placed = dataclasses.replace(
-            record, queue_offset=queue.next, store_timestamp=max(now_ms, journal.last_timestamp)
-        )
-        size = len(encode_record(placed, append_crc=False))
-        if self._config.append_crc:
-            size += CRC_PROPERTY_BYTES + bool(record.properties and not record.properties.endswith(b"\x02"))
-        physical = self._reserve(size)
-        data = encode_record(
-            dataclasses.replace(placed, physical_offset=physical), append_crc=self._config.append_crc
-        )
-        assert len(data) == size, (len(data), size)
-        properties = parse_properties(record.properties)
-        end = journal.append(
-            data,
-            queue,
-            queue.claim(),
-            tags_code(properties),
-            placed.store_timestamp,
-            tuple(key_hash(record.topic, key) for key in keys_of(properties)),
-        )
-        journal.last_timestamp = placed.store_timestamp
-        return Appended(physical, placed.queue_offset, end)
+        queue, journal = self.queue(records[0].topic, records[0].queue_id), self.journal
+        stamp, append_crc = max(now_ms, journal.last_timestamp), self._config.append_crc
+        sizes = [len(encode_record(record, append_crc=append_crc)) for record in records]
+        physical = self._reserve(sum(sizes))
+        placed = []
+        for record, size in zip(records, sizes, strict=True):
+            offset = queue.claim()
+            given = dataclasses.replace(
+                record, queue_offset=offset, store_timestamp=stamp, physical_offset=physical
+            )
+            data = encode_record(given, append_crc=append_crc)
+            assert len(data) == size, (len(data), size)
+            properties = parse_properties(record.properties)
+            hashes = tuple(key_hash(record.topic, key) for key in keys_of(properties))
+            tags = tags_code(properties)
+            if record.topic == SCHEDULE_TOPIC:
+                tags = due_ms(record.queue_id, stamp, self._config.delays_ms)
+            end = journal.append(data, queue, offset, tags, stamp, hashes)
+            placed.append(Appended(physical, offset, end, stamp))
+            physical = end
+        journal.last_timestamp = stamp
+        return placed
 
     def _reserve(self, size: int) -> int:
         try:
@@ -294,7 +296,7 @@ class Store:
 
     @property
     def _is_page_cache_busy(self) -> bool:
-        return not self._config.sync_flush and self._busy_ms > self._config.busy_ms
+        return not self._config.sync_flush and self.busy_ms > self._config.busy_ms
 
     def check_writeable(self) -> None:
         if self._is_closed:
@@ -303,16 +305,13 @@ class Store:
             raise StoreReadOnly(
                 f"the store is read-only: {self.fault}; repair the disk and restart the broker"
             )
-        self._check_room()
+        if self.journal.stalled or self._retention.is_full:
+            raise StoreFull(f"the disk is full: {self.space_text()}")
         if self._is_page_cache_busy:
             raise StoreBusy(
                 f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: a write of the log takes "
-                f"{self._busy_ms} ms so far, {self._config.busy_ms} are allowed"
+                f"{self.busy_ms} ms so far, {self._config.busy_ms} are allowed"
             )
-
-    def _check_room(self) -> None:
-        if self.journal.stalled or self._retention.is_full:
-            raise StoreFull(f"the disk is full: {self.space_text()}")
 
     def space_text(self) -> str:
         """How much room there is, and what to do about it."""
@@ -356,6 +355,12 @@ class Store:
             self._handed_stamp = self.journal.last_timestamp
         return handed
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a thread has something under way that the loop will hear of."""
+        busy = self.journal.busy or self.journal.pending or self.queries.waiting or self._reading.in_use
+        return self.fault is None and bool(busy)
+
     def fileno(self) -> int:
         """Readable when a turn is done."""
         return self.journal.fileno()
@@ -392,6 +397,7 @@ class Store:
         if self.fault is not None:
             return []
         self.journal.retry()
+        self.deletions.let_go(self._flushing.derived)
         self._watch_turn(now_ms)
         self._log.prepare()
         self._flushing.settle(now_ms)
@@ -408,7 +414,7 @@ class Store:
         """How long the turn in the flusher's hands has been there."""
         if not self.journal.busy or self.journal.written != self._busy_with:
             self._busy_with, self._busy_since = self.journal.written, now_ms
-        self._busy_ms = now_ms - self._busy_since
+        self.busy_ms = now_ms - self._busy_since
 
     def clock_moved(self, by_ms: int) -> None:
         self._busy_since += by_ms
@@ -427,11 +433,21 @@ class Store:
         count_max: int,
         bytes_max: int,
         codes: tuple[int, ...] | None = None,
+        bulk: bool = False,
     ) -> Read:
         """Messages of one pull: from `offset`, at most so many, of these tag hashes."""
+        queue = self._queues.get((topic, queue_id))
         return self._reading.read(
-            self._queues.get((topic, queue_id)), offset, count_max=count_max, bytes_max=bytes_max, codes=codes
+            queue, offset, count_max=count_max, bytes_max=bytes_max, codes=codes, bulk=bulk
         )
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queues of a topic that hold or held something."""
+        return sorted(queue_id for name, queue_id in self._queues if name == topic)
+
+    def tags_at(self, topic: str, queue_id: int, index: int) -> int | None:
+        queue = self._queues.get((topic, queue_id))
+        return None if queue is None else queue.tags_at(index)
 
     def reader_fileno(self) -> int:
         return self._reading.fileno()
@@ -443,7 +459,7 @@ class Store:
     def fetched(self) -> list[tuple[object, bytes | int]]:
         return self._reading.fetched()
 
-    def checked(self, found: Read, key: object) -> Read:
+    def checked(self, found: Read, key: tuple[str, int]) -> Read:
         """What a cold read brought, less what is harmed."""
         return self._reading.checked(found, key)
 
@@ -455,8 +471,7 @@ class Store:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, *, upper: bool, token: object
     ) -> None:
-        queue = self._queues.get((topic, queue_id))
-        self.queries.offset_by_time(queue, timestamp, upper=upper, token=token)
+        self.queries.offset_by_time(self._queues.get((topic, queue_id)), timestamp, upper=upper, token=token)
 
     # --- inside ---
 
@@ -482,9 +497,3 @@ class Store:
                 extends=self._config.queue_ext,
             )
         return queue
-
-
-def _wait(fd: int) -> bool:
-    poll = select.poll()  # select() takes no descriptor above 1023
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(WAIT_MS_MAX))

@@ -108,7 +108,7 @@ class _Verifier:
     def _take(self, window: Window) -> None:
         keys: list[Key] = []
         touched: list[QueueCheck] = []
-        queues = self._queues
+        queues, gone = self._queues, self._layout.gone
         for record in window.records:
             physical, size, topic, queue_id, queue_offset, tags, timestamp, flag, hashes = record
             kind = flag & SysFlag.TRANSACTION_MASK
@@ -117,6 +117,8 @@ class _Verifier:
                     keys.append((hash_, physical, timestamp))
             if kind in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
                 continue  # they never get a queue entry
+            if gone and physical < gone.get(topic, 0):
+                continue  # the topic was deleted since
             if self._batches and (topic, queue_id) in self._batches:
                 self._batches[topic, queue_id].add(record, window.raw(record))
                 continue

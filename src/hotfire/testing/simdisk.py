@@ -36,9 +36,18 @@ MEMORY_BYTES = 1 << 30
 
 
 class SimDisk(Disk):
-    """A directory in memory. A second one with the same seed and the same calls is the same."""
+    """A directory in memory. A second one with the same seed and the same calls is the same.
+
+    >>> disk = SimDisk(seed=7)
+    >>> disk.make_directory(".")
+    >>> disk.write_whole("table", b"kept")
+    >>> disk.power_cut(random.Random(7)).tree()
+    {'table': b'kept'}
+    """
 
     system_type: ClassVar[type[SimSystem]] = SimSystem
+    syncs_at_once = 1  # a second run must be the same
+    has_descriptors = False
 
     def __init__(self, seed: int = 0, root: Directory | None = None) -> None:
         self.system = self.system_type(Directory() if root is None else root)
@@ -59,6 +68,11 @@ class SimDisk(Disk):
     def operations(self) -> int:
         """Operations done so far; the next one has this number."""
         return self.system.operations
+
+    @property
+    def is_off(self) -> bool:
+        """The power went, or the disk was switched off."""
+        return self.system.is_off
 
     @property
     def is_pending(self) -> bool:
@@ -209,6 +223,12 @@ class SimDisk(Disk):
     def free_bytes(self) -> int:
         return MEMORY_BYTES
 
+    def total_bytes(self) -> int:
+        return MEMORY_BYTES
+
+    def is_directory(self, relative: str) -> bool:
+        return self.system.is_directory(self.path(relative))
+
     def _lock(self, fd: int) -> None:
         """One disk, one store: there is no other to lock out."""
 
@@ -261,7 +281,8 @@ class SimJournal(plain.Journal):
         self.disk._hand_over(lambda: self._write(turn))
 
     def fileno(self) -> int:
-        self.disk._flush()  # whoever asks is about to wait
+        if not self.disk.is_off:
+            self.disk._flush()  # whoever asks is about to wait
         return super().fileno()
 
 

@@ -23,7 +23,16 @@ KINDS = (
 
 
 class PowerCut(BaseException):
-    """The power is off. No handler of errors may take it for one: there is nobody left to handle anything."""
+    """The power is off. No handler of errors may take it for one: there is nobody left to handle anything.
+
+    >>> disk = SimDisk()
+    >>> disk.cut_after(0)
+    >>> try:
+    ...     disk.make_directory(".")
+    ... except PowerCut:
+    ...     print("dark")
+    dark
+    """
 
 
 class SimSystem:
@@ -38,7 +47,7 @@ class SimSystem:
         self.between: Callable[[], None] = lambda: None
         """Called before each operation: others have their turn."""
         self._cut_at: int | None = None
-        self._is_off = False
+        self.is_off = False
         self._why = "switched off"
         self._failures: dict[tuple[str, int], int] = {}
         self._counts = dict.fromkeys(KINDS, 0)
@@ -58,7 +67,7 @@ class SimSystem:
             self._failures[kind, self._counts[kind] + number] = code
 
     def switch_off(self) -> None:
-        self._is_off = True
+        self.is_off = True
 
     def notice(self) -> None:
         """Take down what was stored into maps so far."""
@@ -69,7 +78,7 @@ class SimSystem:
                 del self._mapped[key]
 
     def _check_power(self) -> None:
-        if self._is_off:
+        if self.is_off:
             raise PowerCut(self._why)
 
     def _before(self) -> None:
@@ -82,7 +91,7 @@ class SimSystem:
         self._check_power()
         self.notice()
         if self.operations == self._cut_at:
-            self._is_off, self._why = True, f"at operation {self.operations}, {kind} {what}"
+            self.is_off, self._why = True, f"at operation {self.operations}, {kind} {what}"
             raise PowerCut(self._why)
         if self.trace is not None:
             self.trace.append(f"{kind} {what}")
@@ -114,6 +123,12 @@ class SimSystem:
         if not isinstance(parent, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return parent, name
+
+    def is_directory(self, path: str) -> bool:
+        try:
+            return isinstance(self._find(path), Directory)
+        except OSError:
+            return False
 
     def file(self, path: str) -> File:
         node = self._find(path)
@@ -161,10 +176,11 @@ class SimSystem:
         return done
 
     def lseek(self, fd: int, position: int, how: int, /) -> int:
-        assert how == os.SEEK_DATA
-        if position >= len(self._opened(fd).data):
+        assert how in (os.SEEK_DATA, os.SEEK_HOLE)
+        size = len(self._opened(fd).data)
+        if position >= size:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        return position  # a file without holes
+        return position if how == os.SEEK_DATA else size  # a file without holes
 
     def posix_fadvise(self, fd: int, position: int, size: int, advice: int, /) -> None:
         """Advice is taken or not."""
@@ -189,7 +205,7 @@ class SimSystem:
         return self._next_fd
 
     def close(self, fd: int, /) -> None:
-        if not self._is_off:  # else nobody is left to do it; `finally` clauses run here all the same
+        if not self.is_off:  # else nobody is left to do it; `finally` clauses run here all the same
             self._node(fd)
             del self._open[fd]
 

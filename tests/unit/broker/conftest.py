@@ -24,7 +24,8 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         monkeypatch.setattr(core, "COMPILED", False)
         for name in ("Journal", "KeyIndex", "Queue", "Reader"):
             monkeypatch.setattr(core, name, getattr(plain, name))
-        for name in ("Lane", "scan_records", "derive_records", "encode_record", "read_frame", "java_hash"):
+        compiled_only = ("Lane", "scan_records", "sound_records", "derive_records", "encode_record")
+        for name in (*compiled_only, "read_frame", "java_hash", "keyed_record"):
             monkeypatch.setattr(core, name, None)
     else:
         assert core.COMPILED, core.WHY_PLAIN

@@ -138,8 +138,14 @@ class Harness:
     def receive_bytes(self, data: bytes, to: FakeConnection | None = None) -> None:
         connection = to or self.connection
         connection.kept += data
-        consumed = self.broker.receive(connection, memoryview(connection.kept), self.now_ms)
-        connection.kept = connection.kept[consumed:]
+        consumed = -1
+        while consumed and connection.kept and not connection.is_held:  # one pass serves so many only
+            consumed = self.broker.receive(connection, memoryview(connection.kept), self.now_ms)
+            connection.kept = connection.kept[consumed:]
+
+    def receive_bytes_of(self, command: Command, to: FakeConnection) -> None:
+        """Give the heart a command as it is, with the number it has: an answer."""
+        self.receive_bytes(encode(command), to=to)
 
     def command(self, request: Request | Command) -> Command:
         self._opaque += 1
@@ -152,13 +158,18 @@ class Harness:
             self.broker.turn(self.now_ms)
 
     def settle(self) -> None:
-        """Drive turns and cold reads until the disk has nothing more to do."""
+        """Drive turns and cold reads until neither the heart nor the disk has more to do."""
         self.turn()
-        while self.store.fault is None and (
-            self.store.journal.busy or self.store.journal.pending or self.store._reading._reader.queued
-        ):
-            self.ring()
+        while self.broker.wants_turn or self.is_disk_busy:
+            if not self.broker.wants_turn:
+                self.ring()
             self.turn()
+
+    @property
+    def is_disk_busy(self) -> bool:
+        return self.store.fault is None and bool(
+            self.store.journal.busy or self.store.journal.pending or self.store._reading._reader.queued
+        )
 
     def ring(self) -> None:
         """Wait for one of the heart's descriptors and call its watch, as the server's loop does."""
@@ -194,6 +205,8 @@ class Harness:
         assert not before, f"frames nobody looked at: {before}"
         (opaque,) = self.receive(request, to=asker)
         self.settle()
+        while self.store.queries.waiting:
+            self.ring()
         reply = asker.take_one()
         assert (reply.opaque, reply.flag) == (opaque, 1)
         return reply

@@ -1,13 +1,17 @@
 """Who is alive: heartbeats, member lists, and the news of joins and leaves."""
 
+import dataclasses
+
 import pytest
 
 from hotfire.broker.clients import Clients
+from hotfire.broker.handlers import clients as clients_handler
 from hotfire.broker.handlers.clients import GROUPS_PER_HEARTBEAT_MAX
 from hotfire.model import ConsumerData, Heartbeat, ProducerData, SubscriptionGroup, TopicConfig
-from hotfire.protocol.bodies import ConsumerList, decode_body, encode_body
+from hotfire.protocol.bodies import ClientConfig, ConsumerList, decode_body, encode_body
 from hotfire.protocol.command import Command
 from hotfire.protocol.requests import (
+    CheckClientConfig,
     GetConsumerListByGroup,
     HeartBeat,
     NotifyConsumerIdsChanged,
@@ -103,6 +107,32 @@ def test_groups_of_one_heartbeat_are_bounded(heart: Harness, kind: str) -> None:
     assert heart.broker.groups.get("G0") is None
     assert not heart.broker.clients.consumers
     assert not heart.broker.clients.producers
+
+
+def test_a_heartbeat_without_measure_is_not_taken_apart(heart: Harness) -> None:
+    """Megabytes of names would hold everyone up: refused by their size, and nobody became a member."""
+    wanted = tuple(tagged(f"T{number}", "*") for number in range(20_000))
+    reply = heart.beat("c", "CG", *wanted)
+    assert reply.code == 1
+    assert "at most 2097152 are taken" in (reply.remark or "")
+    assert not heart.broker.clients.consumers
+    assert heart.beat("c", "CG", *wanted[:1000]).code == 0
+
+
+def test_producers_of_all_clients_are_bounded(heart: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeat after heartbeat with other names: refused beyond the limit; who is known goes on."""
+    monkeypatch.setattr(clients_handler, "PRODUCERS_MAX", 3)
+    for name in ("P1", "P2", "P3", "P1"):
+        assert heart.beat_producer("c", name).code == 0
+    reply = heart.beat_producer("c", "P4")
+    assert (reply.code, "3 producers are known already" in (reply.remark or "")) == (2, True)
+    assert heart.beat_producer("c", "P3").code == 0
+    assert heart.beat_producer("c" * 1025, "P1").code == 29
+    assert heart.beat_producer("c", "P" * 1025).code == 29
+    heart.disconnect(heart.connection)
+    assert heart.broker.clients.producer_count == 0
+    heart.connection = heart.connect()
+    assert heart.beat_producer("c", "P4").code == 0
 
 
 def test_number_of_groups_is_bounded(make: Make) -> None:
@@ -292,3 +322,86 @@ def test_expiry_is_by_the_last_heartbeat() -> None:
     assert clients.expire(121_000) == set()
     assert clients.expire(121_001) == {"CG"}
     assert clients.consumers == {}
+
+
+# --- heartbeats with a fingerprint ---
+
+
+def beat_v2(
+    heart: Harness, fingerprint: int, *, group: str = "CG", client_id: str = "c", short: bool = False
+) -> bool:
+    """Whether the client is told that its subscriptions are news (IS_SUB_CHANGE)."""
+    consumer = ConsumerData(group, subscriptions=() if short else (EVERYTHING,))
+    beat = Heartbeat(client_id, consumers=(consumer,), fingerprint=fingerprint, without_sub=short)
+    (opaque,) = heart.receive(HeartBeat(body=encode_body(beat)))
+    (reply,) = [frame for frame in heart.connection.take() if frame.is_response]
+    assert (reply.opaque, reply.code, set(reply.fields or {})) == (
+        opaque,
+        0,
+        {"IS_SUPPORT_HEART_BEAT_V2", "IS_SUB_CHANGE"},
+    )
+    return (reply.fields or {})["IS_SUB_CHANGE"] == "true"
+
+
+def test_a_fingerprint_that_differs_is_news(heart: Harness) -> None:
+    """The same fingerprint again: no news, the short form will do. Another, or none before it: news."""
+    assert beat_v2(heart, 7) is False, "the first of a group"
+    assert beat_v2(heart, 7) is False
+    assert beat_v2(heart, 7, short=True) is False
+    assert beat_v2(heart, 8, short=True) is True
+    assert beat_v2(heart, 8, short=True) is False
+    heart.beat("c", "CG", EVERYTHING)
+    heart.connection.take()
+    assert beat_v2(heart, 8) is True, "the one before had no fingerprint"
+    assert (heart.beat("c", "CG", EVERYTHING).fields or {})["IS_SUB_CHANGE"] == "true", "those always"
+
+
+def test_a_short_heartbeat_of_a_group_nobody_knows_asks_for_the_long_one(heart: Harness) -> None:
+    """A broker that forgot the group, by a restart or by silence, says so instead of serving it nothing."""
+    assert beat_v2(heart, 7) is False
+    heart.reopen()
+    assert beat_v2(heart, 7, short=True) is True
+    assert beat_v2(heart, 7) is False
+    assert "T" in heart.broker.clients.consumers["CG"].subscriptions
+
+
+# --- groups that share nothing ---
+
+
+def test_broadcasting_groups_get_no_notices(heart: Harness) -> None:
+    """Every member reads every queue: there is nothing to share out anew when another comes or goes."""
+    a, b = heart.connect(50_100), heart.connect(50_101)
+    heart.beat("a", "BG", EVERYTHING, connection=a, model="BROADCASTING")
+    heart.beat("b", "BG", EVERYTHING, connection=b, model="BROADCASTING")
+    assert notices(a, b) == [[], []]
+    assert members(heart, "BG") == ["a", "b"]
+    leave(heart, b, "b", "BG")
+    assert notices(a, b) == [[], []]
+    heart.beat("b", "BG", EVERYTHING, connection=b, model="BROADCASTING")
+    heart.disconnect(b)
+    assert (notices(a), members(heart, "BG")) == ([[]], ["a"])
+
+
+def test_a_group_that_may_not_be_made_has_no_members(make: Make) -> None:
+    """Its heartbeat is answered, as the reference does, and leaves no trace."""
+    heart = make(auto_create_subscription_group=False)
+    assert heart.beat("c", "CG", EVERYTHING).code == 0
+    assert members(heart) is None
+
+
+# --- before a consumer starts ---
+
+
+def test_subscriptions_are_checked_beforehand(heart: Harness) -> None:
+    """Tags are served; another kind is refused as the reference does without its property filter."""
+    wanted = {
+        "TAG": ClientConfig("c", "CG", EVERYTHING),
+        "SQL92": ClientConfig("c", "CG", dataclasses.replace(EVERYTHING, kind="SQL92", expression="a > 1")),
+        "nothing": ClientConfig("c", "CG"),
+    }
+    replies = {name: heart.ask(CheckClientConfig(body=encode_body(c))) for name, c in wanted.items()}
+    assert {name: (reply.code, reply.remark) for name, reply in replies.items()} == {
+        "TAG": (0, None),
+        "SQL92": (1, "The broker does not support consumer to filter message by SQL92"),
+        "nothing": (0, None),
+    }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotfire.broker import access, handlers
+from hotfire.broker import handlers
 from hotfire.broker.fastlane import NEXT_SEGMENT, RECORD_BYTES_BESIDE_BODY_MAX
 from hotfire.broker.parked import ParkedPull
 from hotfire.errors import BrokerRefused
@@ -31,7 +31,7 @@ def test_who_may_not_is_told_so(heart: Harness, monkeypatch: pytest.MonkeyPatch)
         if call.request.topic == "Secret":
             raise BrokerRefused(ResponseCode.NO_PERMISSION, "topic Secret is not yours")
 
-    monkeypatch.setattr(access, "check", check)
+    monkeypatch.setattr(heart.broker.access, "check", check)
     heart.receive(pull_request(topic="Secret"), send_request(v1=True))
     heart.settle()
     refused, sent = heart.connection.take()

@@ -234,6 +234,29 @@ def test_offsets_are_spelled_beside_the_loop(joined: Harness, monkeypatch: pytes
     assert on_disk(joined) == {"T@CG": {0: 8}}
 
 
+@pytest.mark.promise(168)
+def test_both_ways_of_committing_reach_the_file(joined: Harness) -> None:
+    """Carried by a pull or sent by itself: consumerOffset.json shows the offset within 10 s."""
+    for _ in range(4):
+        joined.send()
+    for number in (1, 2):  # by the handler, then by the lane where there is one
+        joined.pull(offset=number, flag=SUBSCRIPTION | COMMIT, commit_offset=number)
+    commit(joined, 3, queue_id=1)
+    joined.pass_time(10_000)
+    joined.disk.finish()
+    assert on_disk(joined) == {"T@CG": {0: 2, 1: 3}}
+
+
+def test_an_offset_set_backwards_by_hand_is_said(joined: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """UPDATE_CONSUMER_OFFSET sets what it says; backwards it leaves a line with who did what."""
+    commit(joined, 9)
+    commit(joined, 4)
+    assert committed(joined) == 4
+    (line,) = [record.getMessage() for record in caplog.records if "backwards" in record.getMessage()]
+    expected = "offset set backwards topic=T group=CG queue=0 from=9 to=4 peer=127.0.0.1:50001"
+    assert line == expected
+
+
 def test_nothing_new_is_not_written(joined: Harness) -> None:
     """A quiet broker leaves its disk alone."""
     commit(joined, 7)

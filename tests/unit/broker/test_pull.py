@@ -1,5 +1,6 @@
 """A pull: what it finds, what it is told otherwise, and whose filter counts."""
 
+import dataclasses
 import os
 from dataclasses import replace
 from typing import Any
@@ -93,15 +94,15 @@ def test_pulls_end_at_32_messages_or_as_many_as_asked(heart: Harness) -> None:
     assert bodies(heart.pull(offset=90)) == sent[90:]
 
 
-def test_pulls_end_at_the_bytes_asked_for(make: Make) -> None:
-    """maxMsgBytes and the broker's 256 KiB bound the batch; one message always goes, however large."""
+def test_pulls_end_at_256_kib(make: Make) -> None:
+    """Whatever fewer bytes are asked for, as with the reference; one message always goes, however large."""
     heart = make(mapped_file_size_commit_log=4 << 20)
     heart.create_topic("T")
     sent = fill(heart, 20, body_size=50_000)
     for _ in range(2):
         assert len(bodies(heart.pull())) == 5, "256 KiB hold five of them"
-        assert bodies(heart.pull(max_msg_bytes=110_000)) == sent[:2]
-        assert bodies(heart.pull(max_msg_bytes=1)) == sent[:1]
+        assert bodies(heart.pull(max_msg_bytes=110_000)) == sent[:5]
+        assert bodies(heart.pull(max_msg_bytes=1)) == sent[:5]
 
 
 def test_records_come_as_they_are_stored(heart: Harness) -> None:
@@ -270,6 +271,48 @@ def test_what_forbids_a_pull_is_told(make: Make) -> None:
     ]
 
 
+def test_a_group_forbidden_a_topic_is_told_so(make: Make) -> None:
+    """By the table Apache's broker keeps; it holds for those whom their heartbeats subscribe, as there."""
+    heart = make()
+    heart.create_topic("T")
+    heart.beat("c", "CG", tagged("T", "*"), tagged("BenchmarkTest", "*"))
+    heart.close()
+    file = heart.root / "config" / "subscriptionGroup.json"
+    file.write_text(file.read_text().replace('"forbiddenTable":{}', '"forbiddenTable":{"CG":{"T":4,"E":2}}'))
+    heart.open()
+    heart.beat("c", "CG", tagged("T", "*"), tagged("BenchmarkTest", "*"))
+    heart.connection.take()
+    refused = heart.pull(flag=0, expression=None)
+    assert (refused.code, refused.fields) == (16, {"forbiddenType": "5"})
+    assert refused.remark == "the consumer group[CG] is forbidden for topic[T]"
+    assert heart.pull(flag=0, expression=None, topic="BenchmarkTest").code == NOT_FOUND
+    assert heart.pull().code == NOT_FOUND, "who brings his own subscription is not asked"
+
+
+def test_lite_pulls_can_be_switched_off(make: Make) -> None:
+    """Refused as if the broker were not to be read, with words of its own; other pulls go on."""
+    heart = make(lite_pull_message_enable=False)
+    heart.create_topic("T")
+    refused = heart.ask(dataclasses.replace(pull_request().to_command(), code=361))
+    assert (refused.code, refused.fields) == (16, {"forbiddenType": "1"})
+    assert refused.remark == "the broker[10.1.2.3] for lite pull consumer is forbidden"
+    assert heart.pull().code == NOT_FOUND
+
+
+def test_far_behind_a_group_is_sent_where_it_says(make: Make) -> None:
+    """Only with slaveReadEnable: brokerId near the end, whichBrokerWhenConsumeSlowly far behind it."""
+    heart = make(slave_read_enable=True)
+    heart.create_topic("T")
+    fill(heart, 3)
+    heart.broker.groups._groups["CG"] = SubscriptionGroup(
+        "CG", broker_id=5, which_broker_when_consume_slowly=7
+    )
+    for _ in range(2):  # neither time by the lane, which always answers 0
+        assert (heart.pull().fields or {})["suggestWhichBrokerId"] == "5"
+    heart.store._reading.memory_window = 1
+    assert (heart.pull().fields or {})["suggestWhichBrokerId"] == "7"
+
+
 def test_filter_kinds_not_served_are_refused_whoever_names_them(heart: Harness) -> None:
     """A group whose heartbeat subscribes by SQL92 is told so; it is not left with an empty topic."""
     fill(heart, 2)
@@ -364,14 +407,15 @@ def test_pull_commits_the_offset_it_carries(heart: Harness) -> None:
     for number in (1, 2, 3):
         heart.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=number)
         assert offsets.get("T", "CG", 0) == number
-    heart.pull(offset=3, flag=SUBSCRIPTION | COMMIT, commit_offset=2)  # nothing there; may go back
-    assert offsets.get("T", "CG", 0) == 2
+    for offset in (0, 3):  # by the lane, and by the handler since nothing is there
+        heart.pull(offset=offset, flag=SUBSCRIPTION | COMMIT, commit_offset=2)
+        assert offsets.get("T", "CG", 0) == 3, "old news that came late moved it backwards"
     assert offsets.get("T", "CG", 1) is None
     heart.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=7, queue_id=99)
     assert offsets.get("T", "CG", 99) is None, "a refused pull commits nothing"
     for _ in range(2):
         assert heart.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=-1).code == FOUND
-        assert offsets.get("T", "CG", 0) == 2, "no offset is before the first"
+        assert offsets.get("T", "CG", 0) == 3, "no offset is before the first"
 
 
 def test_lite_pull_is_a_pull(heart: Harness) -> None:

@@ -1,16 +1,27 @@
 """Questions over the wire: by id, by key, by time. Found, not found and why, too many at once."""
 
 import itertools
+import threading
+from concurrent import futures
 
 import pytest
 
+from hotfire.broker.broker import Broker
+from hotfire.broker.call import HANDLERS, Call, Outcome
+from hotfire.broker.handlers.beside import answer_beside
 from hotfire.protocol.command import Command
 from hotfire.protocol.record import iter_records, key_hash, offset_message_id
-from hotfire.protocol.requests import QueryMessage, SearchOffsetByTimestamp, SendReply, ViewMessageById
+from hotfire.protocol.requests import (
+    GetBrokerRuntimeInfo,
+    QueryMessage,
+    SearchOffsetByTimestamp,
+    SendReply,
+    ViewMessageById,
+)
 from hotfire.store import queries
 from tests.unit.broker.conftest import Make
 from tests.unit.broker.damage import inquire
-from tests.unit.broker.harness import START_MS, STORE_HOST, Harness, bodies, pull_request
+from tests.unit.broker.harness import START_MS, STORE_HOST, Harness, bodies, pull_request, send_request
 
 SECOND_MS = 1000
 EVER = 1 << 60
@@ -71,6 +82,47 @@ def test_an_id_without_a_message_is_an_error(heart: Harness) -> None:
         assert reply.remark == f"can not find message by the offset, {offset}"
 
 
+def test_a_size_that_a_peer_made_up_is_not_read(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offset into a body finds whatever was put there: a record of so many bytes is none."""
+    heart = make()
+    heart.create_topic("T")
+    monkeypatch.setattr(queries, "RECORD_BYTES_MAX", 4096)
+    heart.send(body=(5000).to_bytes(4) * 1000)
+    heart.send(body=bytes(8000))
+    (record, _) = heart.log_records()
+    asked: list[int] = []
+    read = heart.disk.read
+
+    def counted(fd: int, size: int, position: int) -> bytes:
+        asked.append(size)
+        return read(fd, size, position)
+
+    monkeypatch.setattr(heart.disk, "read", counted)
+    offset = record.physical_offset + 200 - 200 % 4
+    for at in range(offset, offset + 4):
+        assert inquire(heart, ViewMessageById(offset=at)).code == 1
+    assert max(asked) == 4
+
+
+def test_an_answer_no_client_takes_is_said_and_others_go_on(
+    heart: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too large for a frame: its asker is told, and whoever asked beside it has his answer."""
+    send(heart, b"only")
+
+    def huge(broker: Broker, call: Call[GetBrokerRuntimeInfo]) -> Outcome:
+        return answer_beside(broker, call, lambda look: bytes(17 << 20))
+
+    monkeypatch.setitem(HANDLERS, GetBrokerRuntimeInfo, huge)
+    first, second = heart.receive(GetBrokerRuntimeInfo(), ViewMessageById(offset=0))
+    done, _ = futures.wait([future for _, future in heart.store.queries._asked], timeout=10)
+    assert len(done) == 2
+    heart.ring()
+    replies = {reply.opaque: reply for reply in heart.connection.take()}
+    assert (replies[first].code, replies[second].code) == (1, 0)
+    assert "send less at once" in (replies[first].remark or "")
+
+
 # --- by key ---
 
 
@@ -93,6 +145,9 @@ def test_a_key_finds_its_messages_within_the_span(make: Make) -> None:
     }
     assert reply.fields == expected
     assert bodies(by_key(heart, "order-7", max_num=1)) == [b"2"], "of more than so many the newest"
+    assert by_key(heart, "order-7", max_num=0).code == 22
+    refused = by_key(heart, "order-7", max_num=-1)
+    assert (refused.code, refused.remark) == (1, "maxNum is -1, ask for 1 message or more")
 
 
 @pytest.mark.promise(30)
@@ -181,6 +236,40 @@ def test_times_outside_a_queue_have_their_offsets(heart: Harness) -> None:
     assert [by_time(heart, START_MS, 3), by_time(heart, START_MS, 3, "upper")] == [0, 0]
     assert by_time(heart, -(1 << 63)) == 0
     assert by_time(heart, (1 << 63) - 1) == 3
+
+
+# --- beside the loop ---
+
+
+@pytest.mark.promise(70, 161)
+def test_a_hundred_questions_under_way_hold_nobody_up(heart: Harness) -> None:
+    """While queries, views and searches all wait for a disk that does not answer, sends and pulls go on."""
+    first = send(heart, b"first", KEYS="a")
+    view = ViewMessageById(offset=int(first.msg_id[-16:], 16))
+    key = QueryMessage(topic="T", key="a", max_num=1, begin_timestamp=0, end_timestamp=EVER)
+    time = SearchOffsetByTimestamp(topic="T", queue_id=0, timestamp=START_MS)
+    asker, disk_answers = heart.connect(50_200), threading.Event()
+    heart.store.queries.disk.aside(disk_answers.wait)
+    heart.receive(*itertools.islice(itertools.cycle([view, key, time]), 100), to=asker)
+    try:
+        for number in range(50):
+            for request in (
+                send_request(topic="T", queue_id=0, body=b"%d" % number),
+                pull_request(topic="T", queue_id=0, queue_offset=number + 1),
+            ):
+                heart.receive(request)
+                heart.settle()
+                reply = heart.connection.take_one()
+                assert reply.code == 0
+            assert bodies(reply) == [b"%d" % number]
+        assert asker.take() == []
+    finally:
+        disk_answers.set()
+    answered: list[Command] = []
+    while len(answered) < 100:
+        heart.ring()
+        answered += asker.take()
+    assert {reply.code for reply in answered} == {0}
 
 
 # --- limits ---

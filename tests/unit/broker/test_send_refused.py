@@ -1,16 +1,19 @@
 """Sends that are refused: the code producers act on, a remark a person can act on, and nothing stored."""
 
+import re
 from typing import Any
 
 import pytest
 
 from hotfire.broker.config import BrokerRole
+from hotfire.broker.waiting import One
 from hotfire.errors import BrokerRefused
+from hotfire.model import TopicConfig
 from hotfire.protocol.command import Command
 from hotfire.protocol.record import PROPERTIES_BYTES_MAX, SysFlag
 from hotfire.protocol.requests import SendBatchMessage
 from tests.unit.broker.conftest import Make
-from tests.unit.broker.harness import Harness, bodies, properties, send_request
+from tests.unit.broker.harness import START_MS, Harness, bodies, properties, pull_request, send_request
 
 pytestmark = pytest.mark.core
 
@@ -26,6 +29,8 @@ def refused(heart: Harness, v1: bool = False, **fields: Any) -> tuple[int, str]:
     return reply.code, reply.remark
 
 
+@pytest.mark.promise(36)
+@pytest.mark.promise(37)
 @pytest.mark.parametrize(
     ("fields", "code", "words"),
     [
@@ -35,6 +40,10 @@ def refused(heart: Harness, v1: bool = False, **fields: Any) -> tuple[int, str]:
         ({"topic": "T/../../etc"}, 29, ["T/../../etc"]),
         ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, ["SCHEDULE_TOPIC_XXXX"]),
         ({"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, 16, ["RMQ_SYS_TRANS_HALF_TOPIC"]),
+        ({"topic": "RMQ_SYS_TRANS_OP_HALF_TOPIC"}, 16, ["is forbidden"]),
+        ({"topic": "TRANS_CHECK_MAX_TIME_TOPIC"}, 16, ["is forbidden"]),
+        ({"topic": "SELF_TEST_TOPIC"}, 16, ["is forbidden"]),
+        ({"topic": "OFFSET_MOVED_EVENT"}, 16, ["is forbidden"]),
         ({"topic": "Unknown", "default_topic": "none"}, 17, ["Unknown"]),
         ({"queue_id": 4}, 29, ["queueId[4]", "4 queues", "[T]"]),
         ({"queue_id": 2**31 - 1}, 29, ["2147483647"]),
@@ -43,10 +52,10 @@ def refused(heart: Harness, v1: bool = False, **fields: Any) -> tuple[int, str]:
         ({"named": {"A": "x" * PROPERTIES_BYTES_MAX}}, 13, ["32767"]),
         ({"named": {"TRAN_MSG": "true"}}, 16, ["transactional"]),
         ({"sys_flag": SysFlag.TRANSACTION_PREPARED}, 16, ["transactional"]),
-        ({"named": {"DELAY": "3"}}, 13, ["delayed"]),
-        ({"named": {"TIMER_DELAY_SEC": "3"}}, 13, ["delayed"]),
-        ({"named": {"TIMER_DELIVER_MS": "1800000009000"}}, 13, ["delayed"]),
-        ({"batch": True}, 13, ["batch"]),
+        ({"named": {"DELAY": "soon"}}, 1, ["soon", "DELAY"]),
+        ({"named": {"TIMER_DELAY_SEC": "3"}}, 1, ["timer", "delay level"]),
+        ({"named": {"TIMER_DELIVER_MS": "1800000009000"}}, 1, ["timer", "delay level"]),
+        ({"batch": True}, 1, ["batch"]),
     ],
 )
 def test_refusals(make: Make, fields: dict[str, Any], code: int, words: list[str]) -> None:
@@ -81,16 +90,14 @@ def test_largest_body_is_taken(make: Make) -> None:
     assert bodies(heart.pull()) == [bytes(range(256)) * 16] * 2
 
 
-def test_batches_are_not_supported_yet(heart: Harness) -> None:
-    """The batch code is answered, not misread as one message."""
+def test_the_batch_code_alone_makes_no_batch(heart: Harness) -> None:
+    """What makes a batch is its field: the code without it is one message, as with the reference."""
     request = send_request()
-    batch = SendBatchMessage(
+    single = SendBatchMessage(
         **{field.name: getattr(request, field.name) for field in request.fields}, body=b"x"
     )
-    end = heart.store.end
-    reply = heart.ask(batch)
-    assert reply.code == 3
-    assert heart.store.end == end
+    assert heart.ask(single).code == 0
+    assert bodies(heart.pull()) == [b"x"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +133,7 @@ def test_unknown_code_is_not_supported(heart: Harness, code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"topic": "two words"}, {"queue_id": 99}, {"named": {"DELAY": "3"}}, {"body": b""}]
+    "fields", [{}, {"topic": "two words"}, {"queue_id": 99}, {"named": {"DELAY": "soon"}}, {"body": b""}]
 )
 def test_oneway_is_never_answered(heart: Harness, fields: dict[str, Any]) -> None:
     """A oneway send gets no reply: not when it is stored, not when it is refused."""
@@ -146,6 +153,7 @@ def test_replies_nobody_asked_for_are_passed_over(heart: Harness) -> None:
     assert heart.send().code == 0
 
 
+@pytest.mark.promise(37)
 def test_ordered_topic_is_closed_when_the_broker_may_not_be_written(make: Make) -> None:
     """brokerPermission=4: code 16 for an ordered topic, by either code, as the reference has it."""
     heart = make(broker_permission=4)
@@ -154,6 +162,139 @@ def test_ordered_topic_is_closed_when_the_broker_may_not_be_written(make: Make) 
         code, remark = refused(heart, v1, topic="Ordered")
         assert code == 16
         assert "forbidden" in remark
+
+
+@pytest.mark.promise(37)
+def test_nothing_is_taken_before_the_time_set(make: Make) -> None:
+    """startAcceptSendRequestTimeStamp: code 1 and the time until then; then sends are served."""
+    heart = make(start_accept_send_request_time_stamp=START_MS + 1234)
+    heart.create_topic("T")
+    for v1 in (False, True):
+        code, remark = refused(heart, v1)
+        assert code == 1
+        assert re.fullmatch(r"broker unable to service, until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d,234", remark)
+    heart.now_ms += 1234
+    assert [heart.send(v1=v1).code for v1 in (False, True)] == [0, 0]
+
+
+@pytest.mark.promise(37)
+def test_transactions_are_rejected_when_so_configured(make: Make) -> None:
+    """rejectTransactionMessage: code 16 and the reference's words."""
+    heart = make(reject_transaction_message=True)
+    heart.create_topic("T")
+    for v1 in (False, True):
+        refusal = refused(heart, v1, named={"TRAN_MSG": "true", "PGROUP": "PG"})
+        assert refusal == (16, "the broker[10.1.2.3:10911] sending transaction message is forbidden")
+        assert heart.send(v1=v1).code == 0
+
+
+def test_what_a_consumer_sends_back_is_no_half(heart: Harness) -> None:
+    """Clients before 4.6.1 leave the mark of a transaction on a retry; it is taken for what it is."""
+    reply = heart.send(named={"TRAN_MSG": "true", "DELAY": "3"}, reconsume_times=1)
+    assert reply.code == 0, reply.remark
+
+
+def test_sends_are_refused_while_others_wait_for_the_disk(heart: Harness) -> None:
+    """In every form, the compiled one too: age, number and limit, and nothing is stored."""
+    heart.broker.waiting.add(1 << 62, One(heart.connect(), b""), heart.now_ms - 2001)
+    for v1 in (False, True):
+        code, remark = refused(heart, v1)
+        assert code == 2
+        assert remark.startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period ")
+        assert "2001ms, size of queue: 1" in remark
+        assert "2000ms" in remark
+    list(heart.broker.waiting.drop())
+    assert heart.send().code == 0
+
+
+# --- a backlog with a limit ---
+
+
+def limited(heart: Harness, **attributes: str) -> None:
+    heart.broker.topics.put(
+        TopicConfig("T", 4, 4, attributes={k.replace("_", "."): v for k, v in attributes.items()}), START_MS
+    )
+
+
+@pytest.mark.promise(208)
+@pytest.mark.parametrize("how", ["attribute", "setting"])
+def test_a_queue_over_its_limit_refuses(make: Make, how: str) -> None:
+    """Three messages behind with a limit of three: code 2, topic, queue, backlog and limit named."""
+    heart = make(topic_backlog_max=3 if how == "setting" else 0)
+    limited(heart, **({"backlog_max": "3"} if how == "attribute" else {}))
+    assert [heart.send(v1=v1).code for v1 in (False, True, False)] == [0, 0, 0]
+    for v1 in (False, True):
+        code, remark = refused(heart, v1)
+        assert code == 2
+        for word in ("topic[T]", "queueId[0]", "3 messages behind", "limit is 3"):
+            assert word in remark
+    assert heart.send(queue_id=1).code == 0, "another queue has room"
+    heart.now_ms += 100
+    heart.broker.offsets.commit("T", "slow", 0, 1)
+    heart.broker.offsets.commit("T", "quick", 0, 3)
+    assert heart.send().code == 0, "the slowest group took one"
+    code, remark = refused(heart)
+    assert "group[slow] is 3 messages behind" in remark
+    heart.now_ms += 100
+    heart.broker.offsets.commit("T", "slow", 0, 4)
+    assert heart.send().code == 0
+    assert len(heart.log_records()) == 6
+
+
+@pytest.mark.promise(208)
+def test_a_limit_holds_for_any_queue(heart: Harness) -> None:
+    """Queue id below 0 finds full queues full, too."""
+    limited(heart, backlog_max="1")
+    replies = [heart.send(queue_id=-1).code for _ in range(200)]
+    assert replies.count(0) == 4
+    assert set(replies) == {0, 2}
+
+
+@pytest.mark.promise(208)
+def test_a_peak_is_shaved(make: Make) -> None:
+    """5000 messages a second arrive for two seconds, 2000 are taken: the consumer has its 2000 a second
+    throughout, the queue fills up to its limit, what comes then is refused with the reason. Once the peak is
+    over the rest is taken at the same pace; everything acknowledged comes, once and in order."""
+    step_ms, limit, peak_steps = 100, 2000, 20
+    heart = make(topic_backlog_max=limit)
+    limited(heart)
+    taker, senders = heart.connect(50_002), heart.connect(50_003)
+    acknowledged: list[bytes] = []
+    taken: list[bytes] = []
+    backlogs, refusals = [], []
+    for step in range(2 * peak_steps):
+        heart.now_ms += step_ms
+        heart.tick()
+        if step < peak_steps:
+            sent = [b"%d" % number for number in range(step * 500, step * 500 + 500)]
+            opaques = heart.receive(*(send_request(body=body) for body in sent), to=senders)
+            heart.settle()
+            replies = {reply.opaque: reply for reply in senders.take()}
+            for body, opaque in zip(sent, opaques, strict=True):
+                if replies[opaque].code == 0:
+                    acknowledged.append(body)
+                else:
+                    refusals.append((step, replies[opaque]))
+        due = min(200, len(acknowledged) - len(taken))
+        for begin in range(0, due, 20):
+            had = bodies(heart.ask(pull_request(len(taken), max_msg_nums=20), taker))
+            assert len(had) == min(20, due - begin), f"the consumer had to wait in step {step}"
+            taken += had
+        heart.broker.offsets.commit("T", "CG", 0, len(taken))
+        backlogs.append(len(acknowledged) - len(taken))
+    assert taken == acknowledged
+    assert max(backlogs) <= limit
+    assert all(reply.code == 2 and f"the limit is {limit}" in (reply.remark or "") for _, reply in refusals)
+    first = refusals[0][0]
+    assert first == 6, "3000 a second more than are taken fill 2000 places in less than 0.7 s"
+    kept = len(acknowledged) - (first + 1) * 500 + sum(1 for step, _ in refusals if step == first)
+    assert kept == 200 * (peak_steps - first - 1), "from then on as many are let in as are taken"
+
+
+def test_there_is_no_limit_unless_asked_for(heart: Harness) -> None:
+    """By default, and with an attribute that is no number, queues take what comes."""
+    limited(heart, backlog_max="many")
+    assert {heart.send().code for _ in range(50)} == {0}
 
 
 def test_message_larger_than_a_segment_is_refused(make: Make) -> None:

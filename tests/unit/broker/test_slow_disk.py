@@ -117,6 +117,33 @@ def test_who_does_not_wait_for_the_disk_is_answered_at_once(gate: Gate, make: Ma
     assert waits.take_one().code == ResponseCode.SUCCESS
 
 
+def test_sends_are_turned_away_while_others_wait_too_long(gate: Gate, make: Make) -> None:
+    """A disk that hangs: after two seconds code 2 with age, number and limit, nothing stored; then on."""
+    heart = make()
+    first, second = heart.connect(50_100), heart.connect(50_101)
+    heart.receive(send_request(body=b"waits"), to=first)
+    heart.turn()
+    pass_time(heart, 2000)
+    heart.receive(send_request(body=b"still taken"), to=first)
+    end = heart.store.end
+    pass_time(heart, 50)
+    for v1 in (False, True):
+        heart.receive(send_request(body=b"no", v1=v1), to=second)
+        reply = second.take_one()
+        assert (reply.code, reply.remark) == (
+            ResponseCode.SYSTEM_BUSY,
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 2050ms, "
+            "size of queue: 2; so long have sends waited for the disk, waitTimeMillsInSendQueue is 2000ms",
+        )
+    assert heart.store.end == end
+    gate.is_open = True
+    gate.open()
+    heart.settle()
+    assert [reply.code for reply in first.take()] == [0, 0]
+    assert heart.send(body=b"again").code == 0
+    assert bodies(heart.pull()) == [b"waits", b"still taken", b"again"]
+
+
 @pytest.mark.promise(36)
 def test_a_page_cache_that_blocks_turns_senders_away(gate: Gate, make: Make) -> None:
     """ASYNC_FLUSH: a write under way for more than a second: code 2, the time named, nothing stored."""

@@ -125,6 +125,12 @@ def test_binary_bodies_are_not_printed_raw(shell: Shell, tmp_path: Path) -> None
     assert sorted(name for one in shown for name in one if name.startswith("body")) == ["body", "bodyBase64"]
 
 
+def test_no_topics_are_no_lines(tmp_path: Path) -> None:
+    """A name server that knows no topic: nothing is printed, so that counting lines counts topics."""
+    with HotfireProcess(tmp_path) as fresh:
+        assert Shell(fresh).run("topic", "list") == ""
+
+
 def test_topics_are_listed_and_located(shell: Shell, server: HotfireProcess) -> None:
     """list shows applications' topics (all with --all); route shows broker, queues and address."""
     shell.run("send", "located", "x")
@@ -133,7 +139,9 @@ def test_topics_are_listed_and_located(shell: Shell, server: HotfireProcess) -> 
     assert "TBW102" not in topics
     assert "DefaultCluster" not in topics
     assert "TBW102" in json.loads(shell.run("topic", "list", "--all", "--json"))
-    assert shell.run("topic", "route", "located") == f"broker-a  read 4  write 4  rw  0={server.broker}\n"
+    head, row_text = shell.run("topic", "route", "located").splitlines()
+    assert head.split("  ")[0] == "BROKER"
+    assert row_text.split() == ["broker-a", "4", "4", "rw", f"0={server.broker}"]
     row = json.loads(shell.run("topic", "route", "located", "--json"))["brokers"][0]
     assert row["addresses"] == {"0": server.broker}
 

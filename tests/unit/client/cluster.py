@@ -7,9 +7,10 @@ from typing import Self
 from hotfire.model import TopicConfig
 from hotfire.namesrv.config import NameServerConfig
 from hotfire.namesrv.program import NameServerProgram
+from hotfire.net.addresses import bind
 from hotfire.net.heart import CommandHeart, Connection
 from hotfire.net.peer import Peer
-from hotfire.net.server import Server, bind
+from hotfire.net.server import Server
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import RESPONSE_FLAG, Command, encode
 from hotfire.protocol.requests import (

@@ -8,6 +8,7 @@ import pytest
 
 from hotfire import Message, Producer
 from hotfire.client import instance as instance_module
+from hotfire.errors import ConnectError
 from hotfire.model import TopicConfig
 from hotfire.namesrv.config import NameServerConfig
 from hotfire.namesrv.program import NameServerProgram
@@ -35,7 +36,7 @@ async def name_servers(count: int) -> AsyncIterator[list[NameServerProgram]]:
 
 
 def client_count(program: NameServerProgram) -> int:
-    return len(program._server.connections) - 1  # one is the broker's
+    return len(program.server.connections) - 1  # one is the broker's
 
 
 @pytest.mark.promise(14)
@@ -88,6 +89,7 @@ def test_wiped_broker_is_chosen_no_more_after_the_next_refresh() -> None:
     run(scenario)
 
 
+@pytest.mark.promise(15)
 def test_running_producer_takes_up_a_new_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker added to the topic is used after the next periodic refresh, which is every 30 seconds."""
     assert instance_module.ROUTE_INTERVAL_S == 30.0
@@ -101,5 +103,22 @@ def test_running_producer_takes_up_a_new_broker(monkeypatch: pytest.MonkeyPatch)
             while not b.sends:
                 await producer.send(Message("T", b"x"))
                 await asyncio.sleep(0.01)
+
+    run(scenario)
+
+
+def test_a_broker_that_cannot_be_reached_is_explained() -> None:
+    """The error names the address, who gave it, and the setting by which the broker tells a better one."""
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.add("broker-a", T)
+        await broker.server.close()
+        async with Producer(cluster.namesrv, retries=0) as producer:
+            with pytest.raises(ConnectError) as raised:
+                await producer.send(Message("T", b"x"))
+        told = str(raised.value)
+        assert told.startswith(f"broker {broker.address}: Connection refused; ")
+        assert f"name server {cluster.namesrv} gave this address" in told
+        assert "brokerIP1" in told
 
     run(scenario)

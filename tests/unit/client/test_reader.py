@@ -1,64 +1,16 @@
 """Reading a topic from a real broker in this process: from where, how far, and through its restarts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from hotfire import Message, MessageQueue, Producer
-from hotfire.broker.config import BrokerConfig
-from hotfire.broker.program import BrokerProgram
 from hotfire.client import reader as reader_module
 from hotfire.client.reader import TopicReader
 from hotfire.errors import NoRoute, NotRunning
 from hotfire.model import ReceivedMessage
-from hotfire.namesrv.config import NameServerConfig
-from hotfire.namesrv.program import NameServerProgram
-
-
-@asynccontextmanager
-async def broker(directory: Path, names: NameServerProgram, port: int = 0) -> AsyncIterator[BrokerProgram]:
-    program = BrokerProgram(
-        BrokerConfig(
-            broker_name="broker-a",
-            bind_address="127.0.0.1",
-            listen_port=port,
-            namesrv_addr=f"127.0.0.1:{names.port}",
-            store_path_root_dir=str(directory),
-        )
-    )
-    await program.start()
-    try:
-        assert await program.wait_registered(5.0) == []
-        yield program
-    finally:
-        await program.close()
-
-
-@asynccontextmanager
-async def name_server() -> AsyncIterator[NameServerProgram]:
-    names = NameServerProgram(NameServerConfig(bind_address="127.0.0.1", listen_port=0))
-    await names.start()
-    try:
-        yield names
-    finally:
-        await names.close()
-
-
-def run(directory: Path, test: Callable[[str], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(40), name_server() as names, broker(directory, names):
-            await test(f"127.0.0.1:{names.port}")
-
-    asyncio.run(bounded())
-
-
-async def send_all(address: str, bodies: list[bytes], topic: str = "T", **fields: str) -> None:
-    async with Producer(address) as producer:
-        for body in bodies:
-            await producer.send(Message(topic, body, **fields))  # type: ignore[arg-type]
+from tests.unit.client.live import broker, name_server, run, send_all
 
 
 async def read_out(reader: TopicReader) -> list[ReceivedMessage]:

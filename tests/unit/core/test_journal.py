@@ -326,6 +326,34 @@ def test_a_queue_that_cannot_grow_keeps_its_place_in_line(twin: ModuleType, tmp_
         log.close()
 
 
+def test_what_becomes_visible_is_counted_once(twin: ModuleType, tmp_path: Path) -> None:
+    """Entries and bytes by queue since the last time, an entry that waited for room with the time it came."""
+    log = Log(twin, tmp_path)
+    room: list[bytearray] = []
+
+    def grow(index: int) -> None:
+        if not room:
+            raise OSError(errno.ENOSPC, "no room")
+        queue.attach(0, room.pop())
+
+    queue = log.queues[1] = twin.Queue("small", grow)
+    try:
+        assert log.journal.take_shown() == []
+        ends = [log.append(100, number) for number in (0, 0, 1, 0)]
+        assert log.journal.take_shown() == [], "nothing is visible yet"
+        written = log.flush()
+        with pytest.raises(OSError, match="no room"):
+            log.journal.derive(written)
+        assert log.journal.take_shown() == [("queue 0", 2, ends[1])]
+        room.append(bytearray(200))
+        log.journal.derive(written)
+        size = written // 4
+        assert log.journal.take_shown() == [("small", 1, size), ("queue 0", 1, size)]
+        assert log.journal.take_shown() == []
+    finally:
+        log.close()
+
+
 def test_a_turn_in_hand_is_finished_by_close(twin: ModuleType, tmp_path: Path) -> None:
     """What was handed over is on disk when close returns."""
     log = Log(twin, tmp_path)
@@ -361,6 +389,16 @@ def test_pieces_are_fetched_across_gaps_and_segments(log: Log) -> None:
                 break
             time.sleep(0.01)
         assert data == b"".join(whole[physical : physical + size] for physical, size in pieces)
+
+
+def test_a_file_cut_short_is_not_the_end_of_us(log: Log) -> None:
+    """Bytes that were read before and are no longer in their file are not in memory; nobody dies of it."""
+    assert log.append(500, 0) is not None
+    log.flush()
+    assert log.journal.fetch([(0, 400)]) is not None
+    os.ftruncate(log.fds[0], 0)
+    assert log.journal.fetch([(0, 400)]) is None
+    os.ftruncate(log.fds[0], SEGMENT)
 
 
 def test_a_dropped_segment_is_gone(log: Log) -> None:

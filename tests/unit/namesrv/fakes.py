@@ -14,6 +14,8 @@ from hotfire.protocol.registration import encode_registration
 from hotfire.protocol.requests import GetRouteInfoByTopic, RegisterBroker, Request
 
 START_MS = 1_000_000
+T = TopicConfig("T", 4, 4)
+U = TopicConfig("U", 8, 8)
 
 
 class FakeConnection:
@@ -101,3 +103,9 @@ class Asked:
         while self.now_ms < end_ms:
             self.now_ms += min(step_ms, end_ms - self.now_ms)
             self.server.tick(self.now_ms)
+
+
+def queues(route: RouteData | None) -> list[tuple[str, int, int, int]]:
+    """Broker, read queues, write queues and permission of each."""
+    assert route is not None
+    return [(one.broker_name, one.read_queues, one.write_queues, one.perm) for one in route.queues]

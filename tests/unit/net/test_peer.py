@@ -11,6 +11,8 @@ from hotfire.errors import (
     ConfigError,
     ConnectError,
     ConnectionLost,
+    HotfireError,
+    LocalProtocolError,
     RemoteProtocolError,
     Timeout,
 )
@@ -365,12 +367,65 @@ def test_opaque_wraps_and_skips_those_still_waiting() -> None:
         async with Server(silent) as server, await Peer.connect(server.address) as peer:
             first = asyncio.create_task(peer.invoke(Command(1), 60.0))
             await server.wait_received(1)
-            peer._opaque = 0x7FFF_FFFF
+            peer._opaque = 0x3FFF_FFFF
             rest = [asyncio.create_task(peer.invoke(Command(1), 60.0)) for _ in range(2)]
             await server.wait_received(3)
-            assert [command.opaque for command in server.received] == [0, 0x7FFF_FFFF, 1]
+            assert [command.opaque for command in server.received] == [0, 0x3FFF_FFFF, 1]
             for task in (first, *rest):
                 task.cancel()
+
+    run(scenario)
+
+
+@pytest.mark.promise(67)
+@pytest.mark.parametrize("ending", ["reply", "deadline", "loss"])
+def test_requests_need_a_permit_and_each_caller_hears_once(
+    monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    """A silent peer takes as many requests as there are permits; one more is a typed error at once, and
+    nothing of it is sent or kept. However the others end, each callback runs once and its permit is free."""
+    permits = 500
+    exhausted = f"{permits} requests wait for a reply; slow down"
+    monkeypatch.setattr(peer_module, "IN_FLIGHT_MAX", permits)
+
+    async def scenario() -> None:
+        heard: list[int] = []
+        endings: set[type[HotfireError] | int] = set()
+
+        async with Server(silent) as server, await Peer.connect(server.address) as peer:
+
+            def call(number: int) -> asyncio.Task[Command]:
+                task = asyncio.create_task(peer.invoke(Command(1), 1.0 if ending == "deadline" else 60.0))
+                task.add_done_callback(lambda done: hear(number, done))
+                return task
+
+            def hear(number: int, done: asyncio.Task[Command]) -> None:
+                heard.append(number)
+                error = done.exception()
+                endings.add(done.result().code if error is None else type(error))  # type: ignore[arg-type]
+
+            tasks = [call(number) for number in range(permits)]
+            await server.wait_received(permits)
+            for _ in range(permits):
+                with pytest.raises(LocalProtocolError, match=exhausted):
+                    await peer.invoke(Command(1), 60.0)
+            assert peer.in_flight_count == permits
+            assert not peer._unsent
+            assert heard == []
+            if ending == "reply":
+                for command in server.received:
+                    server.writers[0].write(reply_to(command) * 2)
+            elif ending == "loss":
+                server.writers[0].transport.abort()
+            await asyncio.wait(tasks)
+            await asyncio.sleep(0)
+            assert sorted(heard) == list(range(permits))
+            assert endings == {{"reply": 0, "deadline": Timeout, "loss": ConnectionLost}[ending]}
+            assert peer.in_flight_count == 0
+            assert len(server.received) == permits
+            if ending == "reply":
+                server.on_command = echo
+                assert (await peer.invoke(Command(1), 60.0)).code == 0
 
     run(scenario)
 

@@ -126,10 +126,10 @@ def test_a_permission_must_name_a_field() -> None:
     """A permission on a field that is not there would never be checked."""
     with pytest.raises(TypeError, match="needs to read topics"):
 
-        class Misspelt(Request, code=RequestCode.QUERY_CORRECTION_OFFSET, reply=None, needs=[read("topics")]):
+        class Misspelt(Request, code=RequestCode.GET_TOPIC_CONFIG_LIST, reply=None, needs=[read("topics")]):
             topic: str
 
-    assert RequestCode.QUERY_CORRECTION_OFFSET not in REQUESTS
+    assert RequestCode.GET_TOPIC_CONFIG_LIST not in REQUESTS
 
 
 def test_a_field_has_one_of_the_known_types() -> None:

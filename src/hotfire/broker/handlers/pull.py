@@ -19,7 +19,7 @@ from hotfire.protocol.codes import FAQ, ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.filters import tag_subscription
 from hotfire.protocol.requests import LitePullMessage, PullMessage, PullReply
-from hotfire.store.reading import Read, ReadStatus
+from hotfire.store.reading import BYTES_MAX_MEMORY, Read, ReadStatus
 
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hotfire.broker")
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
-FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
+FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = range(1, 6)
 BYTES_MAX = 0x7FFFFFFF
 HOLD_MS_MAX = 600_000
 """Longest wait of a pull. Clients ask for 15 to 30 s and give up soon after."""
@@ -52,23 +52,28 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     request = call.request
     wanted = subscription(broker, request)
     codes = codes_of(wanted)
-    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0:
-        broker.offsets.commit(topic.name, group.name, request.queue_id, request.commit_offset)
-    broker.fast.grant(
-        group.name,
-        topic.name,
-        expression=(request.subscription or "") if request.sys_flag & SUBSCRIPTION else None,
-        version=wanted.version,
-        codes=codes,
-        group_flag=group.sys_flag,
-    )
+    if request.sys_flag & COMMIT_OFFSET:
+        broker.offsets.carry(topic.name, group.name, request.queue_id, request.commit_offset)
+    if not broker.config.slave_read_enable and not broker.offsets.has_resets(topic.name, group.name):
+        broker.fast.grant(
+            group.name,
+            topic.name,
+            expression=(request.subscription or "") if request.sys_flag & SUBSCRIPTION else None,
+            version=wanted.version,
+            codes=codes,
+            group_flag=group.sys_flag,
+        )
     return run(broker, call, request.queue_offset, codes, may_park=bool(request.sys_flag & SUSPEND))
 
 
 def check_pull(broker: Broker, call: Call[PullMessage]) -> tuple[SubscriptionGroup, TopicConfig]:
     request = call.request
     if not broker.config.broker_permission & 4:
-        raise forbidden(FORBIDDEN_BROKER, f"the broker[{broker.address}] pulling message is forbidden")
+        raise forbidden(FORBIDDEN_BROKER, f"the broker[{broker.store_host.ip}] pulling message is forbidden")
+    if isinstance(request, LitePullMessage) and not broker.config.lite_pull_message_enable:
+        raise forbidden(
+            FORBIDDEN_BROKER, f"the broker[{broker.store_host.ip}] for lite pull consumer is forbidden"
+        )
     group = broker.groups.require(request.consumer_group, call.now_ms)
     if not group.consume_enable:
         raise forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {group.name}")
@@ -105,9 +110,14 @@ def subscription(broker: Broker, request: PullMessage) -> Subscription:
     if group is None:
         raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist" + FAQ)
     config = broker.groups.get(request.consumer_group)
-    if config is not None and not config.consume_broadcast_enable and group.message_model == "BROADCASTING":
+    if config is not None and not config.consume_broadcast_enable and group.is_broadcast:
         raise forbidden(
             FORBIDDEN_BROADCAST, f"the consumer group[{config.name}] can not consume by broadcast way"
+        )
+    if not broker.groups.may_read(request.consumer_group, request.topic):
+        raise forbidden(
+            FORBIDDEN_SUBSCRIPTION,
+            f"the consumer group[{request.consumer_group}] is forbidden for topic[{request.topic}]",
         )
     wanted = group.subscriptions.get(request.topic)
     if wanted is None:
@@ -149,14 +159,24 @@ def run(
 ) -> Outcome:
     request = call.request
     broker.store.queue(request.topic, request.queue_id)  # a queue of the topic exists, be it empty
+    moved = broker.offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
+    if moved is not None:
+        return answer_reset(broker, request, moved)
+    # The reference passes over what clients say of bytes: less than its own bound means nothing here either
+    is_bulk = (request.max_msg_bytes or 0) > BYTES_MAX_MEMORY
     found = broker.store.read(
         request.topic,
         request.queue_id,
         offset,
         count_max=max(1, request.max_msg_nums),
-        bytes_max=request.max_msg_bytes or BYTES_MAX,
+        bytes_max=request.max_msg_bytes if is_bulk and request.max_msg_bytes else BYTES_MAX,
         codes=codes,
+        bulk=is_bulk,
     )
+    if found.status is ReadStatus.OFFSET_OVERFLOW_ONE and offset > request.queue_offset:
+        found.status = ReadStatus.NO_MATCHED_MESSAGE  # it waited, and looked in vain at what came
+    broker.offsets.pulled((request.topic, request.consumer_group), request.queue_id, found.next_offset)
+    broker.waking.answered(len(found.data or b""))
     code = CODES.get(found.status)
     if code is None:
         code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
@@ -188,14 +208,45 @@ def read_cold(
 def answer(broker: Broker, request: PullMessage, found: Read, code: int) -> Answer:
     topic, group = broker.topics.get(request.topic), broker.groups.get(request.consumer_group)
     fields = PullReply(
-        suggest_which_broker_id=0,
+        suggest_which_broker_id=suggested_broker(broker, group, found),
         group_sys_flag=group.sys_flag if group else 0,
         next_begin_offset=found.next_offset,
         max_offset=found.max_offset,
         min_offset=found.min_offset,
         topic_sys_flag=topic.sys_flag if topic else 0,
     )
+    if found.data:
+        broker.statistics.delivered(
+            (request.topic, request.consumer_group), len(found.pieces), len(found.data)
+        )
+    else:
+        broker.statistics.missed += 1
     return Answer(fields, code=code, remark=found.status.value, body=found.data or b"")
+
+
+def answer_reset(broker: Broker, request: PullMessage, offset: int) -> Answer:
+    """The group was moved: whatever it asked for, it goes on at `offset`."""
+    broker.offsets.pulled((request.topic, request.consumer_group), request.queue_id, offset)
+    queue = broker.store.queue(request.topic, request.queue_id)
+    group, topic = broker.groups.get(request.consumer_group), broker.topics.get(request.topic)
+    fields = PullReply(
+        suggest_which_broker_id=group.broker_id if group and broker.config.slave_read_enable else 0,
+        group_sys_flag=group.sys_flag if group else 0,
+        next_begin_offset=offset,
+        max_offset=queue.max,
+        min_offset=queue.min,
+        topic_sys_flag=topic.sys_flag if topic else 0,
+    )
+    return Answer(fields, code=ResponseCode.PULL_OFFSET_MOVED, remark="OFFSET_RESET")
+
+
+def suggested_broker(broker: Broker, group: SubscriptionGroup | None, found: Read) -> int:
+    """Whom to ask next: us, or, where slaves may be read, the one the group names for when it is slow."""
+    if group is None or not broker.config.slave_read_enable:
+        return 0
+    behind = broker.store.readable_end - found.pieces[-1][0] if found.pieces else 0
+    is_slow = behind > broker.store.memory_window
+    return group.which_broker_when_consume_slowly if is_slow else group.broker_id
 
 
 # --- later ---
@@ -232,6 +283,8 @@ def arrived(broker: Broker, parked: ParkedPull) -> None:
     """Entries came to the queue: answer if one is wanted, else stay and remember how far was looked."""
     try:
         if parked.codes is not None and not has_wanted(broker, parked):
+            if parked.scanned < parked.queue.max:
+                broker.waking.look_again(parked)
             return
     except OSError as error:  # the second run will say so to the one it concerns
         log.error("held pull could not look at its queue reason=%s", error)
@@ -240,27 +293,38 @@ def arrived(broker: Broker, parked: ParkedPull) -> None:
 
 
 def has_wanted(broker: Broker, parked: ParkedPull) -> bool:
-    """Whether the filter lets something through that came since; if not, remembers how far was looked."""
-    request = cast("Call[PullMessage]", parked.call).request
-    while parked.queue.min <= parked.scanned < parked.queue.max:  # one read looks at so many entries only
-        looked = broker.store.read(
-            request.topic,
-            request.queue_id,
-            parked.scanned,
-            count_max=1,
-            bytes_max=BYTES_MAX,
-            codes=parked.codes,
-        )
-        if looked.status is not ReadStatus.NO_MATCHED_MESSAGE:
-            return True
-        parked.scanned = looked.next_offset
-    return parked.scanned < parked.queue.min
+    """Whether the filter lets something through of what came since; if not, remembers how far was looked."""
+    if parked.scanned < parked.queue.min:
+        return True
+    topic, queue_id = parked.queue.key
+    looked = broker.store.read(  # looks at so many entries only
+        topic, queue_id, parked.scanned, count_max=1, bytes_max=BYTES_MAX, codes=parked.codes
+    )
+    if looked.status is not ReadStatus.NO_MATCHED_MESSAGE:
+        return True
+    parked.scanned = looked.next_offset
+    return False
+
+
+def group_of(parked: ParkedPull) -> str:
+    return cast("Call[PullMessage]", parked.call).request.consumer_group
 
 
 def resume(broker: Broker, parked: ParkedPull) -> None:
     """Run a call that is no longer parked for the last time: whatever it finds is the answer."""
     call = cast("Call[PullMessage]", parked.call)
     broker.serve(call, PullMessage, lambda: run(broker, call, parked.scanned, parked.codes, may_park=False))
+
+
+def topic_gone(broker: Broker, parked: ParkedPull) -> None:
+    """The topic was deleted while the pull was held, or all it had."""
+    call = cast("Call[PullMessage]", parked.call)
+
+    def work() -> Outcome:
+        broker.topics.require(call.request.topic, " ")
+        return run(broker, call, parked.scanned, parked.codes, may_park=False)
+
+    broker.serve(call, PullMessage, work)
 
 
 def fail(broker: Broker, parked: ParkedPull, error: Exception) -> None:

@@ -49,10 +49,12 @@ def by_key(broker: Broker, call: Call[QueryMessage]) -> Outcome:
     request = call.request
     check_room(broker)
     count_max = UNIQUE_MAX if request.unique else request.max_num
+    if count_max < 0:
+        raise BrokerRefused(ResponseCode.SYSTEM_ERROR, f"maxNum is {count_max}, ask for 1 message or more")
     timestamp, offset = broker.store.indexed_end
 
     def answer(found: list[bytes]) -> Outcome:
-        if found:
+        if found and count_max:
             return Answer(reply(timestamp, offset), body=b"".join(found))
         why = (
             "can not find message, maybe time range not correct"

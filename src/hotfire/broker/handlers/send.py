@@ -6,16 +6,19 @@ bytes answered are the same.
 
 from __future__ import annotations
 
-import random
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from hotfire import model
 from hotfire.broker.call import Answer, AnswerWhenReadable, Call, Outcome, handles
 from hotfire.broker.config import BrokerRole
-from hotfire.errors import BrokerRefused, LocalProtocolError
+from hotfire.broker.handlers.batch import send_batch
+from hotfire.broker.handlers.sendback import dead_letters, require_group
+from hotfire.broker.put import choose_queue, delay_level, put
+from hotfire.errors import BrokerRefused
 from hotfire.model import TopicConfig
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import VERSION_3_4_9, ResponseCode
 from hotfire.protocol.record import (
     CRC_PROPERTY,
     Host,
@@ -25,7 +28,7 @@ from hotfire.protocol.record import (
     offset_message_id,
     parse_properties,
 )
-from hotfire.protocol.requests import SendMessage, SendMessageV2, SendReply
+from hotfire.protocol.requests import SendBatchMessage, SendMessage, SendMessageV2, SendReply
 
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
@@ -35,21 +38,27 @@ _OURS = frozenset({"MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK", CRC_PROPERTY})
 """Properties the broker writes or removes: a message that brings one is rewritten."""
 
 
-@handles(SendMessage, SendMessageV2)
+@handles(SendMessage, SendMessageV2, SendBatchMessage)
 def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
     request = call.request
     topic = check_send(broker, request, call.now_ms)
+    if request.batch:
+        return send_batch(broker, call, topic)
     properties, named = stored_properties(broker, request.properties or "", call.now_ms)
-    refuse_unserved(request, named)
-    queue_id = request.queue_id
-    if queue_id < 0:
-        queue_id = random.randrange(topic.write_queues)  # spreading, not secrecy
+    queue_id = choose_queue(broker, topic, request.queue_id, call.now_ms)
+    target = topic.name, queue_id
+    if topic.name.startswith(model.RETRY_PREFIX) and is_dead_letter(broker, call):
+        dead = dead_letters(broker, topic.name.removeprefix(model.RETRY_PREFIX), call.now_ms)
+        target = dead.name, 0
+        named["DELAY"] = "-1"
+        properties = encode_properties(parse_properties(properties) | {"DELAY": "-1"})
+    refuse_unserved(broker, request, named)
     address, port = call.connection.born_host[:-4], int.from_bytes(call.connection.born_host[-4:])
     born, stored = Host(address, port), broker.store_host
     sys_flag = request.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
     record = Record(
-        topic=request.topic,
-        queue_id=queue_id,
+        topic=target[0],
+        queue_id=target[1],
         body=request.body,
         born_timestamp=request.born_timestamp,
         born_host=born,
@@ -62,10 +71,7 @@ def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
         | (SysFlag.STORE_HOST_V6 if stored.is_v6 else 0),
         reconsume_times=request.reconsume_times or 0,
     )
-    try:
-        placed = broker.store.append(record, call.now_ms)
-    except LocalProtocolError as error:
-        raise BrokerRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+    placed = put(broker, record, call.now_ms)
     broker.sends_handled += 1
     reply = SendReply(
         queue_id=queue_id,
@@ -86,6 +92,13 @@ def check_send(broker: Broker, request: SendMessage, now_ms: int) -> TopicConfig
         raise BrokerRefused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"service not available now: broker[{config.broker_name}] is a slave, messages go to its master",
+        )
+    check_load(broker, now_ms)
+    if now_ms < config.start_accept_send_request_time_stamp:
+        until = datetime.fromtimestamp(config.start_accept_send_request_time_stamp / 1000).astimezone()
+        raise BrokerRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"broker unable to service, until {until:%Y-%m-%d %H:%M:%S},{until.microsecond // 1000:03d}",
         )
     topic = broker.topics.get(request.topic)
     if not config.broker_permission & model.Perm.WRITE and topic is not None and topic.order:
@@ -115,7 +128,34 @@ def check_send(broker: Broker, request: SendMessage, now_ms: int) -> TopicConfig
             f"the message is illegal, maybe msg body or properties length not matched. msg body length limit "
             f"{config.max_message_size}B, this one has {len(request.body)}B",
         )
+    if request.queue_id >= 0:
+        broker.backlogs.check(topic, request.queue_id, now_ms)
     return topic
+
+
+def check_load(broker: Broker, now_ms: int) -> None:
+    """While others wait for a slow disk, to take more would only make all of them wait longer."""
+    age_ms, limit_ms = broker.waiting.longest_ms(now_ms), broker.config.wait_time_mills_in_send_queue
+    if age_ms > limit_ms:
+        broker.store.check_writeable()  # a full disk, or a broken one, is the better reason
+        raise BrokerRefused(
+            ResponseCode.SYSTEM_BUSY,
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {age_ms}ms, size of queue: {len(broker.waiting)}; "
+            f"so long have sends waited for the disk, waitTimeMillsInSendQueue is {limit_ms}ms",
+        )
+
+
+def is_dead_letter(broker: Broker, call: Call[SendMessage]) -> bool:
+    """Whether a message that a consumer itself puts into its retry topic has failed too often for that."""
+    request = call.request
+    name = request.topic.removeprefix(model.RETRY_PREFIX)
+    group = require_group(broker, name, call.now_ms)
+    times_max = group.retry_times_max
+    if call.command.version >= VERSION_3_4_9 and request.max_reconsume_times is not None:
+        times_max = request.max_reconsume_times
+    # who holds queues locked consumes in order, and has tried as often as it wants to before it sends here
+    return (request.reconsume_times or 0) > times_max or broker.locks.holds(name, call.now_ms)
 
 
 def stored_properties(broker: Broker, text: str, now_ms: int) -> tuple[bytes, dict[str, str]]:
@@ -130,13 +170,22 @@ def stored_properties(broker: Broker, text: str, now_ms: int) -> tuple[bytes, di
     return encode_properties(named) + broker.suffix, named
 
 
-def refuse_unserved(request: SendMessage, named: dict[str, str]) -> None:
+def refuse_unserved(broker: Broker, request: SendMessage, named: dict[str, str]) -> None:
     """Kinds of message not served yet are refused; to store one as an ordinary message would be a lie."""
-    if named.get("TRAN_MSG") == "true" or request.sys_flag & SysFlag.TRANSACTION_MASK:
+    level = delay_level(named)
+    # clients before 4.6.1 leave the mark on what a consumer sends back
+    is_half = named.get("TRAN_MSG", "").lower() == "true" and not (request.reconsume_times and level > 0)
+    if is_half or request.sys_flag & SysFlag.TRANSACTION_MASK:
+        address = broker.config.broker_ip1 or broker.address
         raise BrokerRefused(
-            ResponseCode.NO_PERMISSION, "transactional messages are not served by this broker"
+            ResponseCode.NO_PERMISSION,
+            f"the broker[{address}] sending transaction message is forbidden"
+            if broker.config.reject_transaction_message
+            else "transactional messages are not served by this broker",
         )
-    if named.get("DELAY", "0") not in ("0", "") or any(name.startswith("TIMER_DEL") for name in named):
-        raise BrokerRefused(ResponseCode.MESSAGE_ILLEGAL, "delayed messages are not served by this broker")
-    if request.batch:
-        raise BrokerRefused(ResponseCode.MESSAGE_ILLEGAL, "batches are not served by this broker")
+    if level <= 0 and any(name.startswith("TIMER_DEL") for name in named):
+        raise BrokerRefused(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false: messages delayed to the "
+            "second are not served by this broker, use a delay level",
+        )

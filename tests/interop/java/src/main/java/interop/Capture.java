@@ -10,12 +10,14 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 final class Capture implements RPCHook {
     private static final int NOTIFY_CONSUMER_IDS_CHANGED = 40;
 
-    private final String consumer;
+    private final Row row;
+    private final String client;
     private final boolean write;
     private final boolean deaf;
 
-    Capture(String consumer, boolean write, boolean deaf) {
-        this.consumer = consumer;
+    Capture(Row row, String client, boolean write, boolean deaf) {
+        this.row = row;
+        this.client = client;
         this.write = write;
         this.deaf = deaf;
     }
@@ -24,8 +26,8 @@ final class Capture implements RPCHook {
     public void doBeforeRequest(String remote, RemotingCommand request) {
         if (write) {
             request.makeCustomHeaderToNet();
-            Events.write("request", "consumer", consumer, "code", request.getCode(), "remote", remote,
-                "oneway", request.isOnewayRPC(), "fields", request.getExtFields());
+            row.write("request", "consumer", client, "code", request.getCode(), "remote", remote,
+                "fields", request.getExtFields());
         }
         if (deaf && request.getCode() == NOTIFY_CONSUMER_IDS_CHANGED) {
             throw new IllegalStateException("notification dropped on purpose");

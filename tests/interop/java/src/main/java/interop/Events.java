@@ -28,7 +28,11 @@ final class Events {
             line.append(':');
             value(line, namesAndValues[i + 1]);
         }
-        line.append('}');
+        pass(line.append('}').toString());
+    }
+
+    /** A line as it is, from here or from a child. */
+    static void pass(String line) {
         synchronized (OUT) {
             OUT.println(line);
             OUT.flush();

@@ -1,0 +1,148 @@
+"""hotfire group: which consumer groups there are, who is in one and how far; making one, deleting one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hotfire.cli.client import run_client
+from hotfire.cli.tables import as_json, table, with_times
+from hotfire.client.admin import Admin
+from hotfire.client.adminviews import GroupConnections, GroupLag, QueueLag
+from hotfire.errors import ConfigError, ConsumerNotOnline
+from hotfire.model import SubscriptionGroup
+
+LAG_COLUMNS = ["topic", "queue", "committed", "end", "lag", "inFlight", "lastConsumed"]
+
+
+def run(args: argparse.Namespace) -> int:
+    actions = {"list": _list, "show": _show, "lag": _lag, "create": _create, "delete": _delete}
+    return run_client(actions[args.action](args))
+
+
+async def _list(args: argparse.Namespace) -> int:
+    async with Admin(args.namesrv) as admin:
+        shown = await admin.groups(include_system=args.all)
+    if args.json:
+        print(as_json(shown))
+    for group in () if args.json else shown:
+        print(group)
+    return 0
+
+
+async def _lag(args: argparse.Namespace) -> int:
+    async with Admin(args.namesrv) as admin:
+        lag = await admin.lag(args.group, args.topic)
+    rows = [_lag_row(one) for one in lag.queues]
+    if args.json:
+        print(as_json({**_total(lag), "queues": rows}))
+        return 0
+    if rows:
+        print(table(LAG_COLUMNS, with_times(rows, "lastConsumed")))
+    print(_total_line(lag))
+    return 0
+
+
+def _lag_row(one: QueueLag) -> dict[str, Any]:
+    return {
+        "topic": one.queue.topic,
+        "queue": f"{one.queue.broker_name}:{one.queue.queue_id}",
+        "committed": one.committed_offset,
+        "end": one.end_offset,
+        "lag": one.lag,
+        "inFlight": one.in_flight,
+        "lastConsumed": one.last_consumed_ms,
+    }
+
+
+def _total(lag: GroupLag) -> dict[str, Any]:
+    return {"group": lag.group, "lag": lag.total, "consumedPerSecond": lag.consumed_per_second}
+
+
+def _total_line(lag: GroupLag) -> str:
+    if not lag.queues:
+        return f"group {lag.group} has consumed nothing yet"
+    return f"{lag.total} messages behind, {lag.consumed_per_second:.1f} consumed a second"
+
+
+async def _show(args: argparse.Namespace) -> int:
+    async with Admin(args.namesrv) as admin:
+        lag = await admin.lag(args.group)  # a group that does not exist is said to be so
+        try:
+            there = await admin.connections(args.group)
+        except ConsumerNotOnline:
+            there = None
+    clients = [] if there is None else _client_rows(there)
+    topics = [{"topic": topic, "lag": count} for topic, count in lag.by_topic().items()]
+    subscriptions = [] if there is None else _subscription_rows(there)
+    if args.json:
+        lists = {"consumers": clients, "subscriptions": subscriptions, "topics": topics}
+        print(as_json({**_total(lag), **({} if there is None else _kind(there)), **lists}))
+        return 0
+    if there is None:
+        print("no consumer is connected")
+    else:
+        print(table(["client", "address", "language", "version"], clients))
+        print("  ".join(_kind(there).values()))
+        print(table(["topic", "tags"], subscriptions))
+    if topics:
+        print(table(["topic", "lag"], topics))
+    print(_total_line(lag))
+    return 0
+
+
+def _kind(there: GroupConnections) -> dict[str, str]:
+    return {
+        "consumeType": there.consume_type,
+        "messageModel": there.message_model,
+        "consumeFrom": there.consume_from_where,
+    }
+
+
+def _client_rows(there: GroupConnections) -> list[dict[str, Any]]:
+    return [
+        {
+            "client": one.client_id,
+            "address": one.address,
+            "language": one.language,
+            "version": one.version,
+        }
+        for one in there.clients
+    ]
+
+
+def _subscription_rows(there: GroupConnections) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "tags": there.subscriptions[topic].expression}
+        for topic in sorted(there.subscriptions)
+    ]
+
+
+async def _create(args: argparse.Namespace) -> int:
+    config = SubscriptionGroup(args.group, retry_times_max=args.retries, consume_enable=not args.disable)
+    async with Admin(args.namesrv) as admin:
+        made = await admin.create_group(config, cluster=args.cluster, brokers=args.brokers)
+    rows = [{"broker": one.name, "address": one.address} for one in made]
+    if args.json:
+        print(as_json({"group": args.group, "retries": args.retries, "brokers": rows}))
+    else:
+        print(table(["broker", "retries", "address"], [{**row, "retries": args.retries} for row in rows]))
+    return 0
+
+
+async def _delete(args: argparse.Namespace) -> int:
+    async with Admin(args.namesrv) as admin:
+        lag = await admin.lag(args.group)
+        if not args.yes:
+            forgotten = " and where it is" if args.offsets else ""
+            raise ConfigError(
+                f"group {args.group} is {lag.total} messages behind in {len(lag.by_topic())} topics; "
+                f"add --yes to delete it{forgotten}"
+            )
+        gone_from = await admin.delete_group(args.group, clean_offsets=args.offsets, cluster=args.cluster)
+    names = [one.name for one in gone_from]
+    if args.json:
+        print(as_json({"group": args.group, "brokers": names}))
+    else:
+        print(f"group {args.group} deleted on {', '.join(names)}")
+    return 0

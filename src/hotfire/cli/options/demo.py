@@ -1,0 +1,10 @@
+"""What `hotfire demo` takes."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=20_000, metavar="N", help="how many (%(default)s)")
+    parser.add_argument("--keep", action="store_true", help="leave the data directory behind")

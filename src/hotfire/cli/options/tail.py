@@ -1,0 +1,30 @@
+"""What `hotfire tail` takes."""
+
+from __future__ import annotations
+
+import argparse
+
+from hotfire.cli.options import add_json, add_namesrv, positive
+from hotfire.cli.options.places import TIME_HELP, Place, start_place
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", metavar="TOPIC")
+    add_namesrv(parser)
+    parser.add_argument(
+        "--from", dest="start", metavar="PLACE", type=start_place, default=Place("latest"),
+        help=f"earliest, latest (unless told otherwise), a time, or an offset in every queue; {TIME_HELP}",
+    )  # fmt: skip
+    parser.add_argument("--tags", metavar="EXPRESSION", default="*", help="only these tags: 'a || b'")
+    parser.add_argument(
+        "--count", "--max", dest="max", metavar="N", type=positive, help="stop after N messages"
+    )
+    parser.add_argument(
+        "--follow", action=argparse.BooleanOptionalAction, default=True, help="wait for messages to come"
+    )
+    parser.add_argument(
+        "--group", metavar="GROUP", default="none",
+        help="read as a consumer of this group: its share of the queues, and what was printed is committed; "
+        "none (the default) disturbs no consumer",
+    )  # fmt: skip
+    add_json(parser, "one JSON object per message")

@@ -1,0 +1,396 @@
+"""Looking after a cluster: topics, groups and offsets, on all the brokers they are on.
+
+What is to be changed on several brokers is changed on one after the other; the first that refuses ends it,
+named, and to call again does no harm. What is shown is whole or an error: a broker that does not answer is
+not passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+from hotfire.client import offsets as queue_offsets
+from hotfire.client.adminviews import (
+    BrokerInfo,
+    GroupConnections,
+    GroupLag,
+    QueueLag,
+    QueueStats,
+    TopicReport,
+)
+from hotfire.client.instance import ClientInstance
+from hotfire.client.queries import commit_offset, committed_offset
+from hotfire.client.routes import TopicRoute
+from hotfire.errors import BrokerRefused, ConfigError, ConsumerNotOnline, HotfireError, Unreachable
+from hotfire.model import (
+    AUTO_CREATE_TOPIC,
+    ClusterInfo,
+    MessageQueue,
+    Perm,
+    SubscriptionGroup,
+    TopicConfig,
+    is_system_group,
+    is_system_topic,
+)
+from hotfire.protocol.bodies import TopicList, decode_body, encode_body
+from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.command import Command
+from hotfire.protocol.members import ClientConnection, ConsumerConnection, ResetOffsets
+from hotfire.protocol.reports import ConsumeStats, GroupTable, TopicStats
+from hotfire.protocol.request import Request
+from hotfire.protocol.requests import (
+    DeleteKvConfig,
+    DeleteSubscriptionGroup,
+    DeleteTopicInBroker,
+    DeleteTopicInNamesrv,
+    GetAllSubscriptionGroupConfig,
+    GetAllTopicListFromNameserver,
+    GetBrokerClusterInfo,
+    GetConsumerConnectionList,
+    GetConsumeStats,
+    GetSystemTopicListFromNs,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    ResetOffset,
+    UpdateAndCreateSubscriptionGroup,
+    UpdateAndCreateTopic,
+)
+
+TIMEOUT_S = 5.0
+STATS_TIMEOUT_S = 15.0
+"""Store times are looked up in the log, which may be cold."""
+QUEUES = 8
+"""Of a topic on each of its brokers, unless told otherwise."""
+REPLY_SUFFIX = "_REPLY_TOPIC"
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+TO_THE_END = -1
+"""As a time to reset to: behind the newest message."""
+
+
+class Admin:
+    """An administrator's client.
+
+    >>> async def example() -> None:
+    ...     async with Admin("127.0.0.1:9876") as admin:
+    ...         await admin.create_topic("orders", queues=4)
+    ...         print((await admin.lag("billing")).total)
+    """
+
+    def __init__(self, name_servers: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
+        self._instance = ClientInstance(name_servers)
+        self._timeout_s = timeout_s
+
+    async def start(self) -> None:
+        await self._instance.start()
+
+    async def close(self) -> None:
+        await self._instance.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- brokers -------------------------------------------------------------------------------------
+
+    async def brokers(self, cluster: str | None = None) -> tuple[BrokerInfo, ...]:
+        """Every broker the name server knows, or those of one cluster; slaves behind their master."""
+        info = decode_body(ClusterInfo, (await self._ask_names(GetBrokerClusterInfo())).body)
+        if cluster is not None and cluster not in info.clusters:
+            there = ", ".join(sorted(info.clusters)) or "none"
+            raise ConfigError(f"the name server knows no cluster {cluster}; it has {there}")
+        found = (
+            BrokerInfo(broker.cluster, broker.name, broker_id, address)
+            for broker in info.brokers.values()
+            for broker_id, address in broker.addresses.items()
+            if cluster in (None, broker.cluster)
+        )
+        return tuple(sorted(found))
+
+    async def masters(
+        self, cluster: str | None = None, brokers: Sequence[str] | None = None
+    ) -> tuple[BrokerInfo, ...]:
+        """Where changes are made: all masters, or those named; that one is missing is said at once."""
+        masters = {one.name: one for one in await self.brokers(cluster) if one.is_master}
+        missing = [name for name in brokers or () if name not in masters]
+        if missing or not masters:
+            where = "the name server" if cluster is None else f"cluster {cluster}"
+            unknown = f"no broker {', '.join(missing)}" if missing else "no broker with a master"
+            there = f"; it has {', '.join(masters)}" if masters else ""
+            raise ConfigError(f"{where} knows {unknown}{there}")
+        return tuple(masters[name] for name in (masters if brokers is None else dict.fromkeys(brokers)))
+
+    # --- topics --------------------------------------------------------------------------------------
+
+    async def topics(self, *, include_system: bool = False) -> tuple[str, ...]:
+        """Every topic the name server knows; the system's own only when asked for."""
+        topics = await self._topic_list(GetAllTopicListFromNameserver())
+        if include_system:
+            return tuple(sorted(topics))
+        # Clusters and brokers are topics of the same name, for the broker's own use.
+        own = await self._topic_list(GetSystemTopicListFromNs())
+        own |= {f"{name}{REPLY_SUFFIX}" for name in own}
+        return tuple(topic for topic in sorted(topics) if not (topic in own or _is_hidden(topic)))
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Brokers and queues of the topic, as the name server has them now."""
+        return await self._instance.routes.refresh(topic, self._timeout_s)
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = QUEUES,
+        read_queues: int | None = None,
+        perm: int = Perm.READ_WRITE,
+        order: bool = False,
+        attributes: str | None = None,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
+    ) -> tuple[BrokerInfo, ...]:
+        """Make the topic or change it, on all masters or those chosen; those it now is on.
+
+        `queues` are for writing, and for reading unless `read_queues` says otherwise: who takes queues away
+        leaves them readable until they are read out. `attributes` look like `+message.type=FIFO,-other`.
+        """
+        request = UpdateAndCreateTopic(
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=queues if read_queues is None else read_queues,
+            write_queue_nums=queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            order=order,
+            attributes=attributes,
+        )
+        return await self._change(await self.masters(cluster, brokers), request)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> tuple[BrokerInfo, ...]:
+        """Delete the topic and all its messages, on every broker; then name servers forget it."""
+        gone_from = await self._change(await self.brokers(cluster), DeleteTopicInBroker(topic=topic))
+        for address in self._instance.name_servers.addresses:
+            await self._ask(address, DeleteTopicInNamesrv(topic=topic, cluster_name=cluster))
+            await self._ask(address, DeleteKvConfig(namespace=ORDER_NAMESPACE, key=topic))
+        return gone_from
+
+    async def topic_configs(self, topic: str) -> dict[str, TopicConfig]:
+        """How each of its brokers keeps the topic, by broker name."""
+        answers = await self._ask_readers(topic, GetTopicConfig(topic=topic), self._timeout_s)
+        return {name: decode_body(TopicConfig, answer.body) for name, answer in answers.items()}
+
+    async def topic_stats(self, topic: str) -> TopicReport:
+        """Where every queue of the topic begins and ends."""
+        answers = await self._ask_readers(topic, GetTopicStatsInfo(topic=topic), STATS_TIMEOUT_S)
+        tables = [decode_body(TopicStats, answer.body) for answer in answers.values()]
+        queues = (
+            QueueStats(queue, place.min_offset, place.max_offset, _time(place.last_update_timestamp))
+            for table in tables
+            for queue, place in table.offsets.items()
+        )
+        ordered = tuple(sorted(queues, key=lambda one: one.queue))
+        return TopicReport(topic, ordered, sum(table.put_tps for table in tables))
+
+    async def _topic_list(self, request: Request) -> set[str]:
+        return set(decode_body(TopicList, (await self._ask_names(request)).body).topics)
+
+    # --- groups --------------------------------------------------------------------------------------
+
+    async def groups(self, *, include_system: bool = False) -> tuple[str, ...]:
+        """Every group that any broker knows."""
+        answers = await self._ask_masters(GetAllSubscriptionGroupConfig(), self._timeout_s)
+        names = {name for answer in answers.values() for name in decode_body(GroupTable, answer.body).groups}
+        return tuple(name for name in sorted(names) if include_system or not is_system_group(name))
+
+    async def create_group(
+        self,
+        group: str | SubscriptionGroup,
+        *,
+        cluster: str | None = None,
+        brokers: Sequence[str] | None = None,
+    ) -> tuple[BrokerInfo, ...]:
+        """Make the group or change it, on all masters or those chosen."""
+        config = SubscriptionGroup(group) if isinstance(group, str) else group
+        request = UpdateAndCreateSubscriptionGroup(body=encode_body(config))
+        return await self._change(await self.masters(cluster, brokers), request)
+
+    async def delete_group(
+        self, group: str, *, clean_offsets: bool = False, cluster: str | None = None
+    ) -> tuple[BrokerInfo, ...]:
+        """Delete the group; its offsets too when asked. Its topics for retries and dead letters stay."""
+        request = DeleteSubscriptionGroup(group_name=group, clean_offset=clean_offsets)
+        return await self._change(await self.masters(cluster), request)
+
+    async def lag(self, group: str, topic: str | None = None) -> GroupLag:
+        """How far the group is, of all topics or one. GroupNotExist when no broker has heard of it."""
+        answers = await self._ask_masters(GetConsumeStats(consumer_group=group, topic=topic), STATS_TIMEOUT_S)
+        tables = [decode_body(ConsumeStats, answer.body) for answer in answers.values()]
+        queues = (
+            QueueLag(
+                queue, row.broker_offset, row.consumer_offset, row.pull_offset, _time(row.last_timestamp)
+            )
+            for table in tables
+            for queue, row in table.offsets.items()
+        )
+        found = tuple(sorted(queues, key=lambda one: one.queue))
+        if not found:
+            await self._check_group(group)
+        return GroupLag(group, found, sum(table.consume_tps for table in tables))
+
+    async def connections(self, group: str) -> GroupConnections:
+        """Consumers of the group that some broker hears of. ConsumerNotOnline when there is none."""
+        clients: dict[str, ClientConnection] = {}
+        found: ConsumerConnection | None = None
+        masters = await self.masters()
+        for broker in masters:
+            request = GetConsumerConnectionList(consumer_group=group)
+            try:
+                answer = await self._ask_broker(broker, request, self._timeout_s)
+            except ConsumerNotOnline:
+                continue
+            found = decode_body(ConsumerConnection, answer.body)
+            clients |= {client.client_id: client for client in found.connections}
+        if found is None:
+            names = ", ".join(broker.name for broker in masters)
+            raise BrokerRefused(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"group {group}: none of its consumers is known to {names}"
+            )
+        return GroupConnections(
+            group,
+            tuple(clients[client_id] for client_id in sorted(clients)),
+            found.consume_type,
+            found.message_model,
+            found.consume_from_where,
+            found.subscriptions,
+        )
+
+    async def _check_group(self, group: str) -> None:
+        known = await self.groups(include_system=True)
+        if group not in known:
+            raise BrokerRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"group {group} does not exist on any broker; there are {', '.join(known[:20]) or 'none'}",
+            )
+
+    # --- offsets -------------------------------------------------------------------------------------
+
+    async def offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """What the group has committed of each queue; None where it has nothing."""
+        queues = (await self.route(topic)).read_queues
+        asked = (committed_offset(self._instance, group, queue) for queue in queues)
+        return dict(zip(queues, await asyncio.gather(*asked), strict=True))
+
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Let the group go on at the first message stored at this time or later; where that is.
+
+        Its consumers are told if they are there.
+        """
+        moved: dict[MessageQueue, int] = {}
+        for broker in await self._readers(topic):
+            request = ResetOffset(topic=topic, group=group, timestamp=timestamp_ms)
+            try:
+                answer = await self._ask_broker(broker, request, STATS_TIMEOUT_S)
+                moved |= decode_body(ResetOffsets, answer.body).offsets
+            except ConsumerNotOnline:  # a broker that leaves it to the consumers, and none is there
+                moved |= await self._move_offline(broker, group, topic, timestamp_ms)
+        return moved
+
+    async def skip_to_end(self, group: str, topic: str) -> dict[MessageQueue, int]:
+        """Let the group pass over all it has not read of the topic."""
+        return await self.reset_offsets(group, topic, TO_THE_END)
+
+    async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+        """Let the group go on at `offset` in one queue."""
+        broker = next(
+            (one for one in await self._readers(queue.topic) if one.name == queue.broker_name), None
+        )
+        if broker is None:
+            raise ConfigError(f"topic {queue.topic} is not on a broker {queue.broker_name}")
+        request = ResetOffset(
+            topic=queue.topic, group=group, timestamp=0, queue_id=queue.queue_id, offset=offset
+        )
+        try:
+            await self._ask_broker(broker, request, STATS_TIMEOUT_S)
+        except ConsumerNotOnline:
+            await commit_offset(self._instance, group, queue, offset)
+
+    async def _move_offline(
+        self, broker: BrokerInfo, group: str, topic: str, timestamp_ms: int
+    ) -> dict[MessageQueue, int]:
+        moved = {}
+        for queue in (await self.route(topic)).read_queues:
+            if queue.broker_name != broker.name:
+                continue
+            if timestamp_ms < 0:
+                offset = await queue_offsets.max_offset(self._instance, queue)
+            else:
+                offset = await queue_offsets.offset_at(self._instance, queue, timestamp_ms)
+            await commit_offset(self._instance, group, queue, offset)
+            moved[queue] = offset
+        return moved
+
+    # --- asking --------------------------------------------------------------------------------------
+
+    async def _ask_names(self, request: Request) -> Command:
+        self._instance.check_usable("admin")
+        return await self._instance.name_servers.ask(request, self._timeout_s)
+
+    async def _ask(self, address: str, request: Request, timeout_s: float | None = None) -> Command:
+        self._instance.check_usable("admin")
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        reply = await self._instance.invoke(address, request, asyncio.get_running_loop().time() + timeout_s)
+        if reply.code != ResponseCode.SUCCESS:
+            raise BrokerRefused(reply.code, reply.remark or "")
+        return reply
+
+    async def _ask_broker(self, broker: BrokerInfo, request: Request, timeout_s: float) -> Command:
+        """Its failure names the broker."""
+        try:
+            return await self._ask(broker.address, request, timeout_s)
+        except BrokerRefused as refused:
+            raise BrokerRefused(refused.code, f"broker {broker.name}: {refused.remark}") from None
+        except Unreachable as error:
+            raise type(error)(f"broker {broker.name}: {error}") from None
+
+    async def _change(self, brokers: Sequence[BrokerInfo], request: Request) -> tuple[BrokerInfo, ...]:
+        for index, broker in enumerate(brokers):
+            try:
+                await self._ask_broker(broker, request, self._timeout_s)
+            except HotfireError as error:
+                done = ", ".join(one.name for one in brokers[:index])
+                if done:
+                    error.add_note(f"done on {done}; not on the others")
+                raise
+        return tuple(brokers)
+
+    async def _ask_masters(self, request: Request, timeout_s: float) -> Mapping[str, Command]:
+        return await self._ask_all(await self.masters(), request, timeout_s)
+
+    async def _ask_readers(self, topic: str, request: Request, timeout_s: float) -> Mapping[str, Command]:
+        return await self._ask_all(await self._readers(topic), request, timeout_s)
+
+    async def _readers(self, topic: str) -> tuple[BrokerInfo, ...]:
+        """One broker of each name that has the topic: its master, or while there is none a slave."""
+        brokers = (await self.route(topic)).data.brokers
+        chosen = ((one, min(one.addresses)) for one in brokers if one.addresses)
+        return tuple(
+            sorted(BrokerInfo(one.cluster, one.name, least, one.addresses[least]) for one, least in chosen)
+        )
+
+    async def _ask_all(
+        self, brokers: Sequence[BrokerInfo], request: Request, timeout_s: float
+    ) -> dict[str, Command]:
+        answers = await asyncio.gather(*(self._ask_broker(one, request, timeout_s) for one in brokers))
+        return {one.name: answer for one, answer in zip(brokers, answers, strict=True)}
+
+
+def _time(timestamp_ms: int) -> int | None:
+    return timestamp_ms if timestamp_ms > 0 else None
+
+
+def _is_hidden(topic: str) -> bool:
+    return is_system_topic(topic) or topic.startswith("RMQ_SYS_")  # Apache's newest have no list of names

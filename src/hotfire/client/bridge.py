@@ -1,0 +1,78 @@
+"""A loop of our own on a thread of its own, for programs that have none: calls go in, results come out.
+
+One per process, started by the first who needs it. It is a daemon thread: a program that forgets to close its
+clients still ends. A fork leaves the thread behind, so a child gets a bridge of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, ClassVar, TypeVar
+
+from hotfire.errors import NotRunning
+
+T = TypeVar("T")
+
+
+class Bridge:
+    """Runs coroutines on its loop for callers on other threads."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _shared: ClassVar[Bridge | None] = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """`loop` must not run yet; it is the bridge's from now on."""
+        self._loop = asyncio.new_event_loop() if loop is None else loop
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="hotfire-client", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def shared(cls) -> Bridge:
+        with cls._lock:
+            if cls._shared is None or cls._shared._pid != os.getpid():
+                cls._shared = cls()
+            return cls._shared
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin `work`; its future may be waited for on any thread but the bridge's own."""
+        if os.getpid() != self._pid:
+            work.close()
+            raise NotRunning(
+                f"this client was started in process {self._pid} and this is {os.getpid()}, forked from it: "
+                "connections cannot be shared; make a new one here"
+            )
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise NotRunning(
+                "the synchronous client was called from a coroutine on its own loop and would wait for "
+                "itself for ever; use the asyncio one there"
+            )
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of `work`. Ctrl-C while waiting cancels it."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """A plain function, on the loop: what it touches is the loop's alone."""
+
+        async def once() -> T:
+            return function(*arguments, **named)
+
+        return self.run(once())
+
+    def close(self) -> None:
+        """For a bridge of one's own; the shared one lives as long as the process."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,87 @@
+"""What a consumer wants: one subscription per topic, and the edition of each that brokers were told.
+
+A broker keeps one subscription per group and topic, the newest edition it heard of, and answers a pull that
+names a newer one with an error. So a new edition counts for pulls only after a heartbeat has carried it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hotfire.errors import BrokerRefused, ConfigError
+from hotfire.model import Subscription, check_topic_name
+from hotfire.protocol.filters import tag_subscription
+
+SQL = "SQL92"
+
+
+def subscription(
+    topic: str, tags: str | Sequence[str] = "*", *, sql: str | None = None, version: int = 0
+) -> Subscription:
+    """Tags joined by `||` or given one by one, or an SQL condition on the message's properties.
+
+    >>> subscription("orders", ["pay", "refund"]).expression
+    'pay || refund'
+    """
+    try:
+        check_topic_name(topic)
+    except BrokerRefused as refused:
+        raise ConfigError(refused.remark) from None
+    if sql is not None:
+        if not sql.strip():
+            raise ConfigError(f"topic {topic}: the condition is empty; leave it out to read everything")
+        return Subscription(topic, sql, SQL, version=version)
+    try:
+        expression = tags if isinstance(tags, str) else " || ".join(tags)
+    except TypeError:
+        raise ConfigError(f"topic {topic}: tags {tags!r:.60} are neither text nor a list of texts") from None
+    wanted = tag_subscription(topic, expression, version)
+    if wanted.expression != "*" and not wanted.tags:
+        raise ConfigError(f"topic {topic}: {expression!r:.60} names no tag; '*' reads everything")
+    return wanted
+
+
+def wants(wanted: Subscription, tag: str | None) -> bool:
+    """Whether a message with this tag is meant: brokers compare hashes of tags only."""
+    return not wanted.tags or wanted.class_filter or tag in wanted.tags
+
+
+class Subscriptions:
+    """The subscriptions of one consumer, by topic, in the order they were made."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Subscription] = {}
+        self._told: dict[str, Subscription] = {}
+
+    def put(self, wanted: Subscription) -> None:
+        self._newest[wanted.topic] = wanted
+        self._told.setdefault(wanted.topic, wanted)
+
+    def remove(self, topic: str) -> None:
+        self._newest.pop(topic, None)
+        self._told.pop(topic, None)
+
+    def renew(self, topic: str, now_ms: int) -> None:
+        """A new edition of the same: brokers take ours for the newest again."""
+        wanted = self._newest[topic]
+        self._newest[topic] = replace(wanted, version=max(now_ms, wanted.version + 1))
+
+    def told(self, subscriptions: Sequence[Subscription]) -> None:
+        """A heartbeat has carried these."""
+        for one in subscriptions:
+            if one.topic in self._newest:
+                self._told[one.topic] = one
+
+    def to_pull(self, topic: str) -> Subscription | None:
+        """The edition that brokers know."""
+        return self._told.get(topic)
+
+    def all(self) -> tuple[Subscription, ...]:
+        return tuple(self._newest.values())
+
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self._newest)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._newest

@@ -1,0 +1,41 @@
+"""The thread that questions to a store are answered on, one after the other.
+
+However many wait, they leave most of a processor, and of the interpreter's lock, to those who send and consume:
+between two questions the thread rests for several times what the first has used of a processor. Time that a
+question spent waiting for the disk counts for nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+REST_TIMES, REST_S_MAX = 3, 0.01
+
+
+class Asker:
+    """Started with its first question."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hotfire-query")
+        self._rest_until_s = 0.0
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        return self._thread.submit(self._run, work)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        rest_s = self._rest_until_s - time.monotonic()
+        if rest_s > 0:
+            time.sleep(rest_s)
+        began_s = time.thread_time()
+        try:
+            return work()
+        finally:
+            rest_s = REST_TIMES * (time.thread_time() - began_s)
+            self._rest_until_s = time.monotonic() + min(rest_s, REST_S_MAX)
+
+    def shutdown(self, *, wait: bool) -> None:
+        self._thread.shutdown(wait=wait)

@@ -1,0 +1,130 @@
+"""kill -9 under everything at once: singles, batches, delays, send-backs, a group. The books balance."""
+
+import asyncio
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hotfire.protocol.record import Record
+from tests.crash.killloop import KINDS, QUEUES, RETRY_TOPIC, TOPIC, Books, KillLoop, stored, unique_id
+from tests.peers.hotfire import HotfireProcess
+from tests.peers.remoting import create_topic
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(400)]
+
+SEED = 5151
+KILLS = 20
+ACKS_BETWEEN_KILLS = 5000
+START_CPU_SECONDS_MAX = 2.0
+SETTINGS = ["messageDelayLevel=1s 2s", "flushConsumerOffsetInterval=50"]
+
+
+async def kill_and_go_on(server: HotfireProcess, loop: KillLoop, kills: int, between: int) -> list[float]:
+    """What each start took of the processor."""
+    rng, starts = random.Random(SEED), []
+    books = loop.books
+    async with loop.running():
+        loop.cluster.is_up(server.broker)
+        for _ in range(kills):
+            await loop.acknowledged(len(books.acknowledged) + between + rng.randrange(200))
+            loop.cluster.goes_down()
+            await asyncio.to_thread(server.kill9)
+            await asyncio.to_thread(server.restart)
+            starts.append(server.ready_cpu_seconds)
+            loop.cluster.is_up(server.broker)
+        await loop.acknowledged(len(books.acknowledged) + 500)
+    return starts
+
+
+async def all_there(server: HotfireProcess, books: Books) -> tuple[list[list[Record]], list[Record]]:
+    """Queues and retry queue, once all acknowledged delays have come."""
+    while True:
+        queues = await stored(server.broker, TOPIC, QUEUES)
+        (retried,) = await stored(server.broker, RETRY_TOPIC, 1)
+        there = {unique_id(record) for records in queues for record in records}
+        back = {unique_id(record) for record in retried}
+        late = [id_ for id_, due in books.acknowledged.items() if due and id_ not in there]
+        if not late and books.sent_back <= back:
+            return queues, retried
+        missing = [id_ for id_, due in books.acknowledged.items() if not due and id_ not in there]
+        assert not missing, f"{len(missing)} acknowledged and missing: {missing[:5]}"
+        await asyncio.sleep(0.2)
+
+
+def check_copies(books: Books, queues: list[list[Record]], retried: list[Record]) -> int:
+    copies = Counter(unique_id(record) for records in queues for record in records)
+    assert not books.acknowledged.keys() - copies.keys(), "acknowledged and missing"
+    assert copies.keys() <= books.messages_sent, "messages nobody sent"
+    twice = copies.total() - len(copies)
+    assert twice <= books.unknown_copies, f"{twice} stored twice, {books.unknown_copies} of unknown outcome"
+    again = Counter(unique_id(record) for record in retried)
+    assert books.sent_back <= again.keys(), "sent back and missing"
+    assert again.total() - len(again) <= books.unknown_backs, "sent back once and there twice"
+    return twice
+
+
+def check_order(books: Books, queues: list[list[Record]]) -> None:
+    """The first copies of each producer's messages are in its order, in its queue; delayed ones when due."""
+    for queue_id, records in enumerate(queues):
+        newest: dict[str, int] = {}
+        seen: set[str] = set()
+        for record in records:
+            id_ = unique_id(record)
+            due = books.acknowledged.get(id_)
+            if due:
+                assert record.store_timestamp >= due, f"{id_} early by {due - record.store_timestamp} ms"
+            if due or due is None or id_ in seen:
+                continue
+            seen.add(id_)
+            producer, _, sequence = id_.partition("-")
+            assert int(producer) % QUEUES == queue_id
+            assert int(sequence) > newest.get(producer, -1), f"{id_} behind {newest[producer]}"
+            newest[producer] = int(sequence)
+
+
+def check_deliveries(books: Books, queues: list[list[Record]]) -> int:
+    """What came is what is stored there, and came again only where no persisted offset covered it."""
+    for queue_id, offset, id_ in books.delivered:
+        assert unique_id(queues[queue_id][offset]) == id_, f"queue {queue_id} offset {offset} is another now"
+    times = Counter((queue_id, offset) for queue_id, offset, _ in books.delivered)
+    twice = times.total() - len(times)
+    assert twice <= books.uncovered, f"{twice} delivered again, {books.uncovered} not covered"
+    return twice
+
+
+def run_loop(directory: Path, kills: int, between: int) -> str:
+    server = HotfireProcess(directory, arguments=[part for text in SETTINGS for part in ("--set", text)])
+    loop = KillLoop(SEED)
+    books = loop.books
+    with server:
+        create_topic(server.broker, TOPIC, QUEUES)
+        starts = asyncio.run(kill_and_go_on(server, loop, kills, between))
+        queues, retried = asyncio.run(all_there(server, books))
+        copied = check_copies(books, queues, retried)
+        check_order(books, queues)
+        again = check_deliveries(books, queues)
+        assert max(starts) < START_CPU_SECONDS_MAX, starts
+        assert set(books.kinds) == set(KINDS)
+        assert books.sent_back, "nothing was sent back"
+        assert server.terminate() == 0
+    shutil.rmtree(server.store)
+    return (
+        f"{kills} kills, {len(books.acknowledged)} acknowledged, 0 missing; {copied} stored twice of "
+        f"{books.unknown_copies} unknown; {len(books.delivered)} delivered, {again} again of "
+        f"{books.uncovered} uncovered; {len(books.sent_back)} sent back; "
+        f"starts at most {max(starts):.2f} s CPU"
+    )
+
+
+def test_twenty_kills_of_everything_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five thousand acknowledgements of every kind between kills: nothing acknowledged is missing.
+
+    Stored twice is only what was of unknown outcome, delivered twice only what no persisted offset covered,
+    each queue keeps its producers' order, and a delayed message never comes early.
+    """
+    said = run_loop(tmp_path, KILLS, ACKS_BETWEEN_KILLS)
+    with capsys.disabled():
+        print(f"\nkill loop: {said}")  # noqa: T201  # the figures are the result

@@ -1,0 +1,3 @@
+from tests.interop.allocation import main
+
+raise SystemExit(main())

@@ -1,0 +1,88 @@
+"""Everything the two servers are asked, asked of one of them: the catalogue, mqadmin's commands, the rows.
+
+The catalogue has a start of its own: it needs an empty store and leaves odd things behind, such as what
+Apache's name server makes of a broker without a name. Owns the settings both start with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from tests.interop import adminstory, differential
+from tests.interop.clients import APACHE_SETTINGS, HOTFIRE_ARGUMENTS, Server
+from tests.interop.compare import Answer
+from tests.interop.proxy import RecordingProxy
+from tests.interop.rowrun import rows_of, run_rows, table
+from tests.interop.transcripts import Naming, situations
+from tests.peers import remoting
+from tests.peers.hotfire import HotfireProcess
+from tests.peers.process import poll_until
+
+Peer = Literal["apache", "hotfire"]
+CLIENTS = ("java498", "java550")
+REGISTERED_TIMEOUT_S = 60.0
+
+
+@dataclass
+class Told:
+    """What one server had to say."""
+
+    catalogue: dict[str, Answer]
+    admin: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, dict[str, Answer]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    """Rows that did not come to their end, with the reason."""
+
+
+def compared_rows(client: str) -> list[str]:
+    """All but those that kill the broker or read its files: a kill cuts the record at no fixed place."""
+    return [name for name in rows_of(client) if not table()[0][name].at_hand]
+
+
+@contextmanager
+def started(peer: Peer, place: Path) -> Iterator[Server]:
+    hotfire = HotfireProcess(place, arguments=HOTFIRE_ARGUMENTS)
+    with hotfire if peer == "hotfire" else differential.apache(place, APACHE_SETTINGS) as server:
+        yield server
+
+
+def tell(peer: Peer, place: Path) -> Told:
+    with started(peer, place / "catalogue") as server:
+        told = Told(differential.answers(server))
+    with started(peer, place / "clients") as server:
+        told.admin = adminstory.story(server, place / "admin")
+        _await_whole_routes(server)
+        with ThreadPoolExecutor(len(CLIENTS)) as threads:
+            following = [threads.submit(_follow, client, server, place / client, told) for client in CLIENTS]
+        for one in following:
+            one.result()
+    return told
+
+
+def _await_whole_routes(server: Server) -> None:
+    """The story took the right to write away and gave it back, which costs the template its right to be
+    inherited from, and deleted a topic at last. The name server is then told anew what is so: by Hotfire at
+    once, by Apache in its time, but not if another topic is made before."""
+
+    def is_whole() -> bool:
+        route = remoting.route(server.namesrv, "TBW102")
+        return route is not None and [queues["perm"] for queues in route["queueDatas"]] == [7]
+
+    what = f"registration of all topics of {server.broker}"
+    poll_until(is_whole, what=what, timeout_s=REGISTERED_TIMEOUT_S)
+
+
+def _follow(client: str, server: Server, out: Path, told: Told) -> None:
+    """The client's rows, through a proxy of its own."""
+    rows = compared_rows(client)
+    with RecordingProxy(server.namesrv, server.broker) as proxy:
+        facts = run_rows(client, proxy.namesrv, rows, out)
+        frames = proxy.frames()
+    told.failures.update({f"{client} {row}": one.failure for row, one in facts.items() if one.failure})
+    addresses = {server.broker: "<broker>", proxy.broker: "<broker>", proxy.namesrv: "<namesrv>"}
+    told.rows[client] = situations(frames, Naming(client, rows, addresses))

@@ -1,0 +1,18 @@
+"""What must come out of each row of `rows.toml`: a function per row, given the facts its clients wrote.
+
+A check trusts no client's word for what it sent: contents are known from `tests/interop/content.py`.
+"""
+
+from __future__ import annotations
+
+from tests.interop.checks import consume, filters, groups, offsets, retry, send
+from tests.interop.checks.judging import Check, known
+
+__all__ = ["Check", "check_of"]
+
+_MODULES = (consume, filters, groups, offsets, retry, send)
+
+
+def check_of(row: str) -> Check:
+    """The judge of a row; a row without one is a mistake in the table."""
+    return known()[row]

@@ -1,0 +1,1 @@
+"""The stories of the rows, told by our own client: a process of its own, as the Java and Go programs are."""

@@ -1,0 +1,73 @@
+"""Our client asks for what Java's client asks for: the same requests, fields and defaults, in the same order.
+
+What may differ is in `conversations.toml`, each with its reason; an entry that nothing needs is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotfire.protocol.codes import RequestCode
+from tests.interop import conversations
+from tests.interop.clients import HOTFIRE_ARGUMENTS
+from tests.interop.compare import differences, read_volatile, unforgiven, unused
+from tests.interop.conversations import JAVA, OURS, STORIES, Conversations
+from tests.interop.transcripts import beyond_moments, read_moments
+from tests.peers import jars
+from tests.peers.hotfire import HotfireProcess
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+
+ALLOWED = Path(__file__).with_name("conversations.toml")
+OFFSET, UNLOCK, GOODBYE = (
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.UNLOCK_BATCH_MQ,
+    RequestCode.UNREGISTER_CLIENT,
+)
+AT_THE_END = {OFFSET, UNLOCK, GOODBYE}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Conversations]]:
+    if missing := jars.missing_tools():
+        pytest.fail(f"install {' and '.join(missing)}: these tests run the Java client")
+    place = tmp_path_factory.mktemp("conversations")
+    with HotfireProcess(place / "server", arguments=HOTFIRE_ARGUMENTS) as server:
+        yield conversations.record(server, place)
+
+
+def test_the_same_requests_with_the_same_fields(told: dict[str, Conversations]) -> None:
+    """Codes, flags, field names, values where they do not depend on the moment, the shape of bodies."""
+    allowed, moments = read_volatile(ALLOWED), read_moments(ALLOWED)
+    found = differences(told[JAVA].requests, told[OURS].requests)
+    left = beyond_moments(unforgiven(found, allowed), moments)
+    assert not left, "\n".join(
+        f"{one.case}, {one.path}: Java {one.apache!r}, ours {one.hotfire!r}" for one in left
+    )
+    idle = [str(entry) for entry in unused(allowed)]
+    assert not idle, "\n".join(idle)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_same_order_of_first_use(told: dict[str, Conversations], story: str) -> None:
+    """From the start to the last pull both come to each kind of request in the same order."""
+    theirs, ours = (
+        [code for code in told[label].first_uses(story) if code not in AT_THE_END] for label in (JAVA, OURS)
+    )
+    common = set(theirs) & set(ours)
+    assert [code for code in ours if code in common] == [code for code in theirs if code in common]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_the_end(told: dict[str, Conversations], story: str) -> None:
+    """Offsets are kept, then queues unlocked, then goodbye is said, and nothing after it. Java says the same
+    things in an order that depends on its threads."""
+    theirs, ours = (set(told[label].calls[story]) & AT_THE_END for label in (JAVA, OURS))
+    assert ours == theirs
+    calls = [code for code in told[OURS].calls[story] if code in AT_THE_END]
+    last_uses = list(dict.fromkeys(reversed(calls)))
+    assert last_uses[::-1] == [code for code in (OFFSET, UNLOCK, GOODBYE) if code in ours]
+    assert told[OURS].calls[story][-1] == GOODBYE

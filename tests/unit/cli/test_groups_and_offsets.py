@@ -1,0 +1,98 @@
+"""group and offset: how far a group is, and letting it go on elsewhere."""
+
+import pytest
+
+from hotfire.testing.blocking import BlockingCluster
+from tests.unit.cli.shell import Shell
+
+FIRST, OTHER = "broker-0:0", "broker-1:0"
+
+
+@pytest.fixture
+def billing(cluster: BlockingCluster, terminal: Shell, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A group that has read two of the five messages of a topic; its name, and the topic's."""
+    name = request.node.name.replace("[", "-").rstrip("]").replace(".", "-").replace("+", "p")
+    topic, group = f"t-{name}"[:60], f"g-{name}"[:60]
+    cluster.create_topic(topic, queues=1)
+    terminal.send(topic, *"abcd", queue=FIRST)
+    terminal.send(topic, "e", queue=OTHER)
+    terminal.run("group", "create", group)
+    terminal.run("offset", "set", group, topic, "--queue", FIRST, "--offset", "2")
+    return group, topic
+
+
+def committed(terminal: Shell, group: str, topic: str) -> dict[str, int | None]:
+    rows = terminal.json("offset", "show", group, topic)["queues"]
+    return {row["queue"]: row["committed"] for row in rows}
+
+
+def test_lag_is_what_is_left_to_read(terminal: Shell, billing: tuple[str, str]) -> None:
+    """Each queue's lag is its end less what was committed; the total is their sum."""
+    group, topic = billing
+    found = terminal.json("group", "lag", group, "--topic", topic)
+    rows = {row["queue"]: row for row in found["queues"]}
+    assert (rows[FIRST]["committed"], rows[FIRST]["end"], rows[FIRST]["lag"]) == (2, 4, 2)
+    assert found["lag"] == sum(row["lag"] for row in found["queues"])
+    printed = terminal.run("group", "lag", group, "--topic", topic)
+    assert printed.splitlines()[0].split()[:5] == ["TOPIC", "QUEUE", "COMMITTED", "END", "LAG"]
+    assert f"{found['lag']} messages behind" in printed
+
+
+@pytest.mark.parametrize(
+    ("place", "first", "other"),
+    [("earliest", 0, 0), ("latest", 4, 1), ("-1", 1, None), ("+1", 3, None), ("-100", 0, None), ("1h", 0, 0)],
+)
+def test_a_group_goes_on_where_it_is_told(
+    terminal: Shell, billing: tuple[str, str], place: str, first: int, other: int | None
+) -> None:
+    """To an end, a time, or so many messages on or back, within what there is; from and to are told."""
+    group, topic = billing
+    moved = terminal.json("offset", "reset", group, topic, "--to", place)["queues"]
+    assert {"queue": FIRST, "from": 2, "to": first} in moved
+    assert committed(terminal, group, topic) == {FIRST: first, OTHER: other}
+
+
+def test_skipping_leaves_nothing_to_read(terminal: Shell, billing: tuple[str, str]) -> None:
+    """skip is reset --to latest."""
+    group, topic = billing
+    assert terminal.run("offset", "skip", group, topic).splitlines()[1].split() == [FIRST, "2", "4"]
+    assert committed(terminal, group, topic) == {FIRST: 4, OTHER: 1}
+
+
+def test_an_offset_that_is_not_there_is_refused(terminal: Shell, billing: tuple[str, str]) -> None:
+    """A queue or an offset that the topic does not have: what it has is told, and nothing is changed."""
+    group, topic = billing
+    beyond = terminal.refused("offset", "set", group, topic, "--queue", FIRST, "--offset", "5")
+    assert f"--offset 5: queue {FIRST} of topic {topic} holds 0 to 4" in beyond
+    nowhere = terminal.refused("offset", "set", group, topic, "--queue", "broker-7:0", "--offset", "0")
+    assert f"has no queue broker-7:0; it has {FIRST}, {OTHER}" in nowhere
+    assert committed(terminal, group, topic)[FIRST] == 2
+
+
+def test_a_shift_needs_a_place_to_count_from(cluster: BlockingCluster, terminal: Shell) -> None:
+    """A group that has committed nothing cannot go so many messages on; what it can do is said."""
+    cluster.create_topic("fresh", queues=1)
+    terminal.run("group", "create", "newcomers")
+    error = terminal.refused("offset", "reset", "newcomers", "fresh", "--to", "+5")
+    assert "has committed nothing of topic fresh" in error
+    assert "earliest, latest or a time" in error
+    assert "has committed nothing" in terminal.run("offset", "show", "newcomers", "fresh")
+
+
+def test_groups_are_listed_shown_and_deleted(terminal: Shell, billing: tuple[str, str]) -> None:
+    """create, list, show, delete: a group is there on every broker, and then on none."""
+    group, topic = billing
+    assert group in terminal.run("group", "list").split()
+    assert "TOOLS_CONSUMER" not in terminal.run("group", "list").split()
+    assert "TOOLS_CONSUMER" in terminal.json("group", "list", "--all")
+    shown = terminal.json("group", "show", group)
+    assert shown["consumers"] == []
+    assert shown["topics"] == [
+        {"topic": topic, "lag": 2}
+    ]  # a broker tells of topics the group has read there
+    assert "no consumer is connected" in terminal.run("group", "show", group)
+    assert f"group {group} is " in terminal.refused("group", "delete", group)
+    deleted = terminal.run("group", "delete", group, "--yes", "--offsets")
+    assert deleted == f"group {group} deleted on broker-0, broker-1\n"
+    assert group not in terminal.run("group", "list").split()
+    assert f"group {group} does not exist" in terminal.refused("group", "show", group)

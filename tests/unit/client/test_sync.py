@@ -1,0 +1,141 @@
+"""The client without an event loop: the same, call by call."""
+
+import multiprocessing
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+
+from hotfire import Message, ReceivedMessage, sync
+from hotfire.client.blocking import _Face
+from hotfire.client.bridge import Bridge
+from hotfire.errors import LocalProtocolError, NotRunning
+from hotfire.testing import Cluster
+
+
+@pytest.fixture(scope="module")
+def namesrv() -> Iterator[str]:
+    with Cluster() as cluster:
+        cluster.create_topic("T", queues=2)
+        cluster.create_topic("one", queues=1)
+        yield cluster.namesrv
+
+
+def test_what_is_sent_is_handled(namesrv: str) -> None:
+    """Sends of every kind from a plain program reach a plain function, each once."""
+    handled: queue.Queue[ReceivedMessage] = queue.Queue()
+    with sync.Producer(namesrv) as producer, sync.Consumer(namesrv, group="plain") as consumer:
+        consumer.subscribe("T", handled.put)
+        consumer.ready()
+        assert sorted(one.queue_id for one in consumer.queues if one.topic == "T") == [0, 1]
+        producer.send(Message("T", b"waited for"))
+        assert producer.send_soon(Message("T", b"later")).result(10).status.name == "SEND_OK"
+        producer.send_oneway(Message("T", b"oneway"))
+        producer.send_batch(Message("T", b"batch %d" % n) for n in range(3))
+        bodies = {handled.get(timeout=20).body for _ in range(6)}
+        assert bodies == {b"waited for", b"later", b"oneway", b"batch 0", b"batch 1", b"batch 2"}
+        consumer.suspend()
+        producer.send(Message("T", b"kept back"))
+        consumer.resume()
+        assert handled.get(timeout=20).body == b"kept back"
+
+
+def test_what_is_polled_is_committed_and_sought(namesrv: str) -> None:
+    """Poll, iterate, commit, seek and read by hand."""
+    with sync.Producer(namesrv) as producer, sync.PullConsumer(namesrv, group="polls") as consumer:
+        (only,) = producer.queues("one")
+        for n in range(5):
+            producer.send(Message("one", b"%d" % n))
+        consumer.assign([only])
+        consumer.seek(only, 0)
+        assert [next(iter(consumer)).body for _ in range(3)] == [b"0", b"1", b"2"]
+        consumer.commit()
+        assert consumer.committed(only) == consumer.position(only) == 3
+        consumer.seek_to_begin(only)
+        assert consumer.poll(10)[0].body == b"0"
+    with sync.QueueReader(namesrv) as reader:
+        assert [message.body for message in reader.pull(only, 3).messages] == [b"3", b"4"]
+        assert (reader.min_offset(only), reader.max_offset(only)) == (0, 5)
+
+
+def test_threads_share_a_producer(namesrv: str) -> None:
+    """Eight threads, one producer: every message has an offset of its own."""
+    places: queue.Queue[tuple[int, int]] = queue.Queue()
+    with sync.Producer(namesrv) as producer:
+
+        def send() -> None:
+            for _ in range(20):
+                result = producer.send(Message("T", b"x"))
+                places.put((result.queue.queue_id, result.queue_offset))
+
+        threads = [threading.Thread(target=send) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert len({places.get_nowait() for _ in range(160)}) == 160
+
+
+def test_errors_are_the_same(namesrv: str) -> None:
+    """What the asyncio client raises is raised here."""
+    producer = sync.Producer(namesrv)
+    with pytest.raises(NotRunning):
+        producer.send(Message("T", b"too early"))
+    with producer, pytest.raises(LocalProtocolError, match="empty"):
+        producer.send(Message("T", b""))
+
+
+def _in_child(producer: sync.Producer, namesrv: str, told: Connection) -> None:
+    try:
+        producer.send(Message("T", b"from a child"))
+    except NotRunning as error:
+        told.send(str(error))
+    with sync.Producer(namesrv) as own:
+        told.send(own.send(Message("T", b"from a child's own")).status.name)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_is_noticed(namesrv: str) -> None:
+    """A child is told that its parent's client is not its own; one it makes itself works."""
+    ours, theirs = multiprocessing.Pipe()
+    with sync.Producer(namesrv) as producer:
+        producer.send(Message("T", b"before"))
+        child = multiprocessing.get_context("fork").Process(
+            target=_in_child, args=(producer, namesrv, theirs)
+        )
+        child.start()
+        assert f"started in process {os.getpid()}" in ours.recv()
+        assert ours.recv() == "SEND_OK"
+        child.join(20)
+        assert child.exitcode == 0
+        producer.send(Message("T", b"after"))
+
+
+def test_waiting_for_oneself_is_refused(namesrv: str) -> None:
+    """A coroutine on the bridge's loop that calls the synchronous client hears so, and does not hang."""
+    bridge = Bridge.shared()
+    with sync.Producer(namesrv) as producer:
+
+        async def mistaken() -> None:
+            producer.send(Message("T", b"never"))
+
+        with pytest.raises(NotRunning, match="its own loop"):
+            bridge.run(mistaken())
+
+
+def test_the_front_has_what_the_asyncio_client_has() -> None:
+    """Every public method of a class is there without a loop too, but for those the loop needs."""
+    left_out = {
+        "consumer_data", "producer_data", "topics", "routes_changed", "persist_offsets", "rebalance", "asked",
+        "watch", "min_offset", "max_offset", "earliest_store_time_ms", "group", "settings", "auto_commit",
+    }  # fmt: skip
+    import hotfire
+
+    for name in sync.__all__:
+        face, behind = getattr(sync, name), getattr(hotfire, name)
+        assert issubclass(face, _Face)
+        wanted = {word for word in vars(behind) if not word.startswith("_")}
+        assert wanted - set(dir(face)) <= left_out, name
