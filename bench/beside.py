@@ -177,12 +177,19 @@ def prepare(tools: LoadTools, server: HotfireProcess, drain_bytes: int) -> None:
 
 
 def measure(
-    tools: LoadTools, place: Path, piece: Piece, *, pairs: int, seconds: int, drain_bytes: int
+    tools: LoadTools,
+    place: Path,
+    piece: Piece,
+    *,
+    kinds: list[str],
+    pairs: int,
+    seconds: int,
+    drain_bytes: int,
 ) -> None:
     with HotfireProcess(place / "server") as server:
         prepare(tools, server, drain_bytes)
         for pair in range(pairs):
-            for kind in KINDS:
+            for kind in kinds:
                 piece.runs.append(turn(tools, server, kind, "alone", pair, seconds))
                 with others(tools, kind, server, seconds) as counts:
                     run = turn(tools, server, kind, "hotfire", pair, seconds)
@@ -214,6 +221,7 @@ def turn(tools: LoadTools, server: HotfireProcess, kind: str, who: str, pair: in
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="what others do must not be felt by those who send")
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="all of them")
     parser.add_argument("--seconds", type=int, default=SECONDS)
     parser.add_argument(
         "--drain-gib", type=float, default=4.0, help="log to be drained from a cold cache (4)"
@@ -232,6 +240,7 @@ def main(arguments: list[str]) -> int:
             LoadTools(place),
             place,
             piece,
+            kinds=chosen.kinds,
             pairs=chosen.pairs,
             seconds=chosen.seconds,
             drain_bytes=int(chosen.drain_gib * (1 << 30)),

@@ -21,6 +21,7 @@ from hotfire.errors import RemoteProtocolError
 from hotfire.protocol.ids import UniqueIds
 from hotfire.protocol.record import Host
 from hotfire.store.disk import Disk
+from hotfire.store.reading import Read
 from hotfire.store.store import Store
 
 ADVERTISED = Host.parse("127.0.0.1", 10911)
@@ -96,9 +97,9 @@ class Bench:
         self.cold_reads = 0
         fetch_beside = self.store.fetch_beside
 
-        def counted(pieces: list[tuple[int, int]], token: object) -> None:
+        def counted(found: Read, key: tuple[str, int], token: object) -> None:
             self.cold_reads += 1
-            fetch_beside(pieces, token)
+            fetch_beside(found, key, token)
 
         self.store.fetch_beside = counted  # type: ignore[method-assign]
         self.now_ms = now_ms

@@ -355,12 +355,12 @@ class Broker(Heart):
             self.wants_turn = True
 
     def _reads_done(self, now_ms: int) -> None:
-        for token, data in self.store.fetched():
+        for token, error in self.store.fetched():
             try:
                 if isinstance(token, Fetch):
-                    self.schedule.fetched(token, data)
+                    self.schedule.fetched(token, error)
                 else:
-                    handlers.pull.fetched(self, token, data)
+                    handlers.pull.fetched(self, token, error)
             except Exception:
                 log.exception("cold read failed")  # those behind it want their answers
         if self.store.journal.pending:

@@ -300,7 +300,7 @@ class Schedule:
             return self._pass_over(level, found)
         if found.data is None:
             level.is_reading = True
-            self._store.fetch_beside(found.pieces, Fetch(level, found))
+            self._store.fetch_beside(found, (SCHEDULE_TOPIC, level.queue_id), Fetch(level, found))
             return 0, 0
         return self._copy(level, found)
 
@@ -319,16 +319,14 @@ class Schedule:
         level.retry_ms = self._now_ms + RETRY_MS
         return 0, 0
 
-    def fetched(self, fetch: Fetch, data: bytes | int) -> None:
-        """Bytes of parked messages came from the disk, or an error number."""
+    def fetched(self, fetch: Fetch, error: int) -> None:
+        """Parked messages came from the disk, or an error number."""
         level, found = fetch.level, fetch.found
         level.is_reading = False
-        if isinstance(data, int):
-            log.error("delayed messages not read level=%d reason=%s", level.number, os.strerror(data))
+        if error:
+            log.error("delayed messages not read level=%d reason=%s", level.number, os.strerror(error))
             level.retry_ms = self._now_ms + RETRY_MS
             return
-        found.data = data
-        found = self._store.checked(found, (SCHEDULE_TOPIC, level.queue_id))
         if found.status is ReadStatus.FOUND:
             self._copy(level, found)
         else:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         derive_records,
         encode_record,
         java_hash,
-        keyed_record,
+        keyed_records,
         read_frame,
         scan_records,
         sound_records,
@@ -73,7 +73,7 @@ elif _module is not None:
     Unpacker, BULK_BYTES = _module.Unpacker, _module.BULK_BYTES
     scan_records, encode_record = _module.scan_records, _module.encode_record
     derive_records, sound_records = _module.derive_records, _module.sound_records
-    keyed_record = _module.keyed_record
+    keyed_records = _module.keyed_records
     read_frame, java_hash, sync_map = _module.read_frame, _module.java_hash, _module.sync_map
 else:
     Pull = tuple
@@ -83,11 +83,11 @@ else:
     Link = Replies = Sockets = Unpacker = None
     BULK_BYTES = 0
     scan_records = sound_records = derive_records = encode_record = read_frame = java_hash = None
-    keyed_record = None
+    keyed_records = None
     sync_map = plain.sync_map
 
 __all__ = [
     "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Journal", "KeyIndex", "Lane", "Link", "Pull", "Queue", "Reader",
     "Replies", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records", "encode_record", "java_hash",
-    "keyed_record", "read_frame", "scan_records", "sound_records", "sync_map",
+    "keyed_records", "read_frame", "scan_records", "sound_records", "sync_map",
 ]  # fmt: skip

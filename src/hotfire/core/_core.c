@@ -139,7 +139,7 @@ static PyMethodDef functions[] = {
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
     {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_FASTCALL, "One stored record."},
     {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from, count_max) -> (entries, consumed, reason)"},
-    {"keyed_record", hf_keyed_record, METH_VARARGS, "keyed_record(fd, position, physical, size_max, summed_from, topic, key) -> bytes or None"},
+    {"keyed_records", hf_keyed_records, METH_VARARGS, "keyed_records(places, summed_from, topic, key, count_max, bytes_max) -> [(physical, bytes)]"},
     {"sound_records", hf_sound_records, METH_VARARGS, "sound_records(data, pieces, topic, queue_id, summed_from) -> how many before the first that is harmed"},
     {"derive_records", hf_derive_records, METH_VARARGS, "derive_records(buffer, base, summed_from, last_timestamp, queues, index) -> (records, consumed, last_timestamp)"},
     {"sync_map", py_sync_map, METH_VARARGS, "sync_map(mapped, start, size)"},

@@ -99,8 +99,16 @@ class Journal:
 class Reader:
     @property
     def queued(self) -> int: ...
-    def submit(self, journal: Journal, pieces: list[Piece], token: Any, /) -> None: ...
-    def take(self) -> list[tuple[Any, bytes | int]]: ...
+    def submit(
+        self,
+        journal: Journal,
+        pieces: list[Piece],
+        token: Any,
+        topic: bytes | None = ...,
+        queue_id: int = ...,
+        /,
+    ) -> None: ...
+    def take(self) -> list[tuple[Any, bytes | int, int]]: ...
     def fileno(self) -> int: ...
     def close(self) -> None: ...
 
@@ -185,9 +193,15 @@ def encode_record(
 def scan_records(
     buffer: Any, base: int, verify: bool, summed_from: int = ..., count_max: int = ..., /
 ) -> tuple[list[tuple[int, int, bytes, int, int, int, int, int, tuple[int, ...]]], int, str]: ...
-def keyed_record(
-    fd: int, position: int, physical: int, size_max: int, summed_from: int, topic: bytes, key: bytes, /
-) -> bytes | None: ...
+def keyed_records(
+    places: list[tuple[int, int, int, int]],
+    summed_from: int,
+    topic: bytes,
+    key: bytes,
+    count_max: int,
+    bytes_max: int,
+    /,
+) -> list[tuple[int, bytes]]: ...
 def sound_records(
     data: Any, pieces: list[tuple[int, int, int]], topic: bytes, queue_id: int, summed_from: int, /
 ) -> int: ...

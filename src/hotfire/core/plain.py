@@ -450,13 +450,21 @@ class Reader:
         self._files = files
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._jobs: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
-        self._done: deque[tuple[Any, bytes | int]] = deque()
+        self._done: deque[tuple[Any, bytes | int, int]] = deque()
         self._thread: threading.Thread | None = None
 
     def fileno(self) -> int:
         return self._event
 
-    def submit(self, journal: Journal, pieces: Sequence[tuple[int, ...]], token: Any) -> None:
+    def submit(
+        self,
+        journal: Journal,
+        pieces: Sequence[tuple[int, ...]],
+        token: Any,
+        topic: bytes | None = None,
+        queue_id: int = 0,
+    ) -> None:
+        """The compiled reader also judges the records; here whoever takes the bytes does."""
         parts = [(*journal.locate(physical, size), size) for physical, size, *_ in pieces]
         self.queued += 1
         self._hand_over((parts, token))
@@ -476,12 +484,12 @@ class Reader:
         try:
             data = b"".join(self._files.pread(fd, size, position) for fd, position, size in parts)
             short = len(data) != sum(size for _, _, size in parts)
-            self._done.append((token, 5 if short else data))  # EIO
+            self._done.append((token, 5 if short else data, -1))  # EIO
         except OSError as error:
-            self._done.append((token, error.errno or 5))
+            self._done.append((token, error.errno or 5, -1))
         os.eventfd_write(self._event, 1)
 
-    def take(self) -> list[tuple[Any, bytes | int]]:
+    def take(self) -> list[tuple[Any, bytes | int, int]]:
         with suppress(BlockingIOError):
             os.eventfd_read(self._event)
         taken = []

@@ -5,6 +5,8 @@
 #include <Python.h>
 #include <structmember.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
 #ifndef Py_T_LONGLONG /* names of 3.12 for 3.11 */
 #define Py_T_LONGLONG T_LONGLONG
 #define Py_T_INT T_INT
@@ -48,7 +50,7 @@ int64_t hf_tags_code(hf_slice properties);
 int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room);
 int hf_record_has_key(hf_slice properties, hf_slice key); /* as the index files it: a tag behind its kind */
 PyObject *hf_derive_records(PyObject *module, PyObject *args);
-PyObject *hf_keyed_record(PyObject *module, PyObject *args);
+PyObject *hf_keyed_records(PyObject *module, PyObject *args);
 
 /* ---- queue ---- */
 typedef struct { int64_t base, count; Py_buffer view; } hf_window;
@@ -94,6 +96,11 @@ uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key);
 int hf_blank(hf_slice text);
 
 /* ---- journal ---- */
+static inline int64_t hf_clock_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
 typedef struct { int fd; int64_t position; size_t start, size; } hf_chunk;
 typedef struct { uint8_t *data; size_t size, room; hf_chunk *chunks; int chunks_count, chunks_room; int64_t end; int pooled; } hf_turn;
 typedef struct { int64_t start, size; int fd, unmappable; const uint8_t *map; } hf_segment; /* map: NULL before the first read */
@@ -121,6 +128,7 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     int running, job, done, stop, job_sync, error, event_fd;
+    _Atomic int64_t turn_at_ns;    /* when it last began with one, by hf_clock_ns; the reader looks too */
     const char *error_step;
     uint8_t *pool;                 /* locked memory of both turns, if any */
     size_t pool_bytes;

@@ -120,17 +120,21 @@ class Queries:
 
         def work() -> list[bytes]:
             found: dict[int, bytes] = {}
-            size = 0
+            looked, size = 0, 0
             for file in files:
-                for physical in file.query(wanted, CANDIDATES_MAX, begin_ms, end_ms):
-                    if physical in found:
-                        continue
-                    data = look.keyed(physical, topic, key)
-                    if data is not None:
-                        found[physical] = data
-                        size += len(data)
+                # mostly the first few suffice; the thousands of a key that everyone has are not all listed
+                for candidates_max in (count_max, CANDIDATES_MAX):
+                    offsets = file.query(wanted, candidates_max, begin_ms, end_ms)
+                    candidates = [at for at in dict.fromkeys(offsets[looked:]) if at not in found]
+                    more = look.keyed(candidates, topic, key, count_max - len(found), BYTES_MAX - size)
+                    found.update(more)
+                    size += sum(len(data) for _, data in more)
                     if len(found) >= count_max or size > BYTES_MAX:
                         return [found[at] for at in sorted(found)]
+                    if len(offsets) < candidates_max:
+                        break
+                    looked = len(offsets)
+                looked = 0
             return [found[at] for at in sorted(found)]
 
         return work
@@ -226,19 +230,41 @@ class Looker:
         found, consumed, _ = scan_records(data, physical, True, self._summed_from)
         return (data, found[0]) if found and consumed == size else None
 
-    def keyed(self, physical: int, topic: str, key: str) -> bytes | None:
-        """The record at `physical` if it is of the topic and has the key."""
+    def keyed(
+        self, candidates: list[int], topic: str, key: str, count_max: int, bytes_max: int
+    ) -> list[tuple[int, bytes]]:
+        """Those of the records at these offsets that are of the topic and have the key, in the same order.
+
+        At most so many, and at most so many bytes and one record more.
+        """
         # bytes that are no text read as this character, so only a text without it is the same as its bytes
         if not core.COMPILED or not self._disk.has_descriptors or "\ufffd" in topic + key:
-            return self.keyed_plain(physical, topic, key)
-        place = self._place(physical)
-        if place is None:
-            return None
-        fd, position, most = place
-        named = topic.encode("utf-8", "replace"), key.encode("utf-8", "replace")
-        return core.keyed_record(fd, position, physical, most, self._summed_from, *named)
+            return self.keyed_plain(candidates, topic, key, count_max, bytes_max)
+        places = [(at, self._place(at)) for at in candidates]
+        return core.keyed_records(
+            [(place[0], place[1], at, place[2]) for at, place in places if place is not None],
+            self._summed_from,
+            topic.encode("utf-8", "replace"),
+            key.encode("utf-8", "replace"),
+            count_max,
+            bytes_max,
+        )
 
-    def keyed_plain(self, physical: int, topic: str, key: str) -> bytes | None:
+    def keyed_plain(
+        self, candidates: list[int], topic: str, key: str, count_max: int, bytes_max: int
+    ) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        size = 0
+        for at in candidates:
+            if len(found) >= count_max or size > bytes_max:
+                break
+            data = self._keyed_plain(at, topic, key)
+            if data is not None:
+                found.append((at, data))
+                size += len(data)
+        return found
+
+    def _keyed_plain(self, physical: int, topic: str, key: str) -> bytes | None:
         data = self.record(physical)
         if data is None:
             return None

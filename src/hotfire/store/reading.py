@@ -165,8 +165,10 @@ class Reading:
         if sane < len(found.pieces):
             found.next_offset = found.pieces[sane][2]
             del found.pieces[sane:]
-        found.data = self._log.journal.fetch(found.pieces)
-        return found if found.data is None else self.checked(found, queue.key)
+        if sum(map(_SIZE, found.pieces)) <= BYTES_MAX_MEMORY:
+            found.data = self._log.journal.fetch(found.pieces)
+        # much at once is read beside the loop even if it is in memory: to copy and check it takes long
+        return found if found.data is None else self._checked(found, queue.key)
 
     def _count_sane(self, pieces: list[Piece]) -> int:
         """Pieces before the first that lies where no record can."""
@@ -183,10 +185,12 @@ class Reading:
             return False
         return self._log.segment_of(physical) == self._log.segment_of(physical + size - 1)
 
-    def checked(self, found: Read, key: tuple[str, int]) -> Read:
+    def _checked(self, found: Read, key: tuple[str, int]) -> Read:
         """What a read brought, less what is harmed: the sound records before the first harmed one."""
+        return self._sound(found, key, self._count_sound(found.data or b"", found.pieces, key))
+
+    def _sound(self, found: Read, key: tuple[str, int], sound: int) -> Read:
         data, pieces = found.data or b"", found.pieces
-        sound = self._count_sound(data, pieces, key)
         if sound == len(pieces):
             return found
         if sound == 0:
@@ -252,19 +256,29 @@ class Reading:
     def fileno(self) -> int:
         return self._reader.fileno()
 
-    def fetch_beside(self, pieces: list[Piece], token: object) -> None:
-        """Read log bytes that are not in memory; `fetched()` has them with `token` once the reader rings."""
-        segments = {self._log.segment_of(physical) for physical, _, _ in pieces}
-        self._reader.submit(self._log.journal, pieces, (token, segments))
+    def fetch_beside(self, found: Read, key: tuple[str, int], token: object) -> None:
+        """Have the bytes of a read brought: they are there when `fetched()` gives back its token."""
+        segments = {self._log.segment_of(physical) for physical, _, _ in found.pieces}
+        topic, queue_id = key
+        self._reader.submit(
+            self._log.journal, found.pieces, (token, found, key, segments), topic.encode(), queue_id
+        )
         for segment in segments:
             self.in_use[segment] = self.in_use.get(segment, 0) + 1
 
-    def fetched(self) -> list[tuple[object, bytes | int]]:
+    def fetched(self) -> list[tuple[object, int]]:
+        """Tokens of the reads that are done, and 0 or the number of the error of each."""
         done = []
-        for (token, segments), data in self._reader.take():
+        for (token, found, key, segments), data, sound in self._reader.take():
             for segment in segments:
                 self.in_use[segment] -= 1
                 if not self.in_use[segment]:
                     del self.in_use[segment]
-            done.append((token, data))
+            if isinstance(data, bytes):
+                found.data = data
+                if sound < 0:
+                    self._checked(found, key)
+                else:
+                    self._sound(found, key, sound)
+            done.append((token, 0 if isinstance(data, bytes) else data))
         return done

@@ -46,7 +46,7 @@ from hotfire.store.kinds import ABORT_FILE, refuse_foreign
 from hotfire.store.pool import Pool
 from hotfire.store.queries import Queries
 from hotfire.store.queueext import open_ext
-from hotfire.store.reading import Piece, Read, Reading
+from hotfire.store.reading import Read, Reading
 from hotfire.store.recovery import Recovered, recover
 from hotfire.store.retention import Retention
 from hotfire.store.tables import Table
@@ -452,16 +452,13 @@ class Store:
     def reader_fileno(self) -> int:
         return self._reading.fileno()
 
-    def fetch_beside(self, pieces: list[Piece], token: object) -> None:
-        """Read log bytes that are not in memory; `fetched()` has them with `token` once the reader rings."""
-        self._reading.fetch_beside(pieces, token)
+    def fetch_beside(self, found: Read, key: tuple[str, int], token: object) -> None:
+        """Have the bytes of a read brought: they are there when `fetched()` gives back its token."""
+        self._reading.fetch_beside(found, key, token)
 
-    def fetched(self) -> list[tuple[object, bytes | int]]:
+    def fetched(self) -> list[tuple[object, int]]:
+        """Tokens of the reads that are done, and 0 or the number of the error of each."""
         return self._reading.fetched()
-
-    def checked(self, found: Read, key: tuple[str, int]) -> Read:
-        """What a cold read brought, less what is harmed."""
-        return self._reading.checked(found, key)
 
     @property
     def indexed_end(self) -> tuple[int, int]:

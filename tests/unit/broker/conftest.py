@@ -25,7 +25,7 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         for name in ("Journal", "KeyIndex", "Queue", "Reader"):
             monkeypatch.setattr(core, name, getattr(plain, name))
         compiled_only = ("Lane", "scan_records", "sound_records", "derive_records", "encode_record")
-        for name in (*compiled_only, "read_frame", "java_hash", "keyed_record"):
+        for name in (*compiled_only, "read_frame", "java_hash", "keyed_records"):
             monkeypatch.setattr(core, name, None)
     else:
         assert core.COMPILED, core.WHY_PLAIN

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotfire.protocol.record import Record, encode_properties, encode_record, keys_of, parse_properties
+from hotfire.protocol.record import (
+    Host,
+    Record,
+    encode_properties,
+    encode_record,
+    keys_of,
+    parse_properties,
+)
 from hotfire.store.disk import Disk
 from hotfire.store.queries import Looker
 from hotfire.store.scan import NEVER
@@ -39,9 +46,9 @@ def looker(fd: int, data: bytes, summed_from: int = NEVER) -> Looker:
 
 
 def agreed(look: Looker, topic: str, key: str) -> bytes | None:
-    found = look.keyed(0, topic, key)
-    assert found == look.keyed_plain(0, topic, key)
-    return found
+    found = look.keyed([0], topic, key, 1, 1 << 20)
+    assert found == look.keyed_plain([0], topic, key, 1, 1 << 20)
+    return found[0][1] if found else None
 
 
 @given(record=records(), named=keyed, other=words, append_crc=st.booleans(), large=st.booleans())
@@ -72,3 +79,30 @@ def test_what_is_harmed_is_not_found(file: int, record: Record, key: str, data: 
     assert agreed(looker(file, bytes(harmed), summed_from=0), record.topic, key) is None
     assert agreed(looker(file, whole[:at], summed_from=0), record.topic, key) is None
     assert agreed(looker(file, whole, summed_from=0), record.topic, key) == whole
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5000), max_size=8),
+    count_max=st.integers(0, 9),
+    bytes_max=st.integers(-1, 20_000),
+    data=st.data(),
+)
+def test_of_many_no_more_are_found_than_asked_for(
+    file: int, sizes: list[int], count_max: int, bytes_max: int, data: st.DataObject
+) -> None:
+    """In the order of the places, as many as were asked for, and one more than the bytes allow at most."""
+    stored, places = b"", []
+    for number, size in enumerate(sizes):
+        named = encode_properties({"KEYS": "odd" if number % 2 else "even"})
+        places.append(len(stored))
+        here = Host.parse("127.0.0.1", 10911)
+        record = Record("T", 0, bytes(size), 1, here, 1, here, properties=named, physical_offset=len(stored))
+        stored += encode_record(record, append_crc=True)
+    look = looker(file, stored, summed_from=0)
+    asked = data.draw(st.permutations(places))
+    found = look.keyed(asked, "T", "odd", count_max, bytes_max)
+    assert found == look.keyed_plain(asked, "T", "odd", count_max, bytes_max)
+    odd = [at for at in asked if places.index(at) % 2]
+    assert [at for at, _ in found] == odd[: len(found)]
+    assert len(found) <= count_max
+    assert sum(len(record) for _, record in found[:-1]) <= max(bytes_max, 0)

@@ -3,6 +3,7 @@
 import errno
 import os
 import select
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from hotfire import core
+from hotfire.protocol.record import Host, Record, encode_record
 from tests.unit.core.made import TWINS
 
 pytestmark = pytest.mark.core
@@ -38,7 +43,10 @@ class Cold:
             self.journal.add_segment(number * SEGMENT, SEGMENT, self.fds[-1])
 
     def take(self, count: int) -> list[tuple[Any, bytes | int]]:
-        taken: list[tuple[Any, bytes | int]] = []
+        return [(token, data) for token, data, _ in self.take_judged(count)]
+
+    def take_judged(self, count: int) -> list[tuple[Any, bytes | int, int]]:
+        taken: list[tuple[Any, bytes | int, int]] = []
         while len(taken) < count:
             ready, _, _ = select.select([self.reader.fileno()], [], [], 20)
             assert ready, f"{len(taken)} of {count} reads ended"
@@ -97,3 +105,42 @@ def test_close_does_not_wait_for_what_is_queued(cold: Cold) -> None:
     cold.reader.close()
     assert time.monotonic() - started < 10
     cold.reader.close()  # once more is nothing
+
+
+@given(
+    count=st.integers(1, 6),
+    harmed=st.integers(0, 6),
+    kind=st.sampled_from(["byte", "entry", "topic", "none"]),
+)
+def test_records_before_the_first_harmed_one_are_counted(count: int, harmed: int, kind: str) -> None:
+    """The compiled reader judges what it read as the store's own check does; without a topic it does not."""
+    here = Host.parse("127.0.0.1", 10911)
+    data, pieces = b"", []
+    for number in range(count):
+        record = Record(
+            "T" if kind != "topic" or number != harmed else "U",
+            3, b"body", 1, here, 1, here, queue_offset=number, physical_offset=len(data),
+        )  # fmt: skip
+        encoded = encode_record(record, append_crc=True)
+        pieces.append((len(data), len(encoded), number + (kind == "entry" and number == harmed)))
+        data += encoded
+    if kind == "byte" and harmed < count:
+        at = pieces[harmed][0] + 90
+        data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        journal, reader = core.Journal(0), core.Reader()
+        journal.add_segment(0, len(data), file.fileno())
+        journal.summed_from = 0
+        reader.submit(journal, pieces, "judged", b"T", 3)
+        reader.submit(journal, pieces, "taken as they are")
+        taken: list[tuple[Any, bytes | int, int]] = []
+        while len(taken) < 2:
+            assert select.select([reader.fileno()], [], [], 20)[0]
+            taken += reader.take()
+        reader.close()
+        journal.close()
+    sound = count if kind == "none" else min(count, harmed)
+    assert taken == [("judged", data, sound), ("taken as they are", data, -1)]
+    assert core.sound_records(data, pieces, b"T", 3, 0) == sound

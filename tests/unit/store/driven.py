@@ -126,11 +126,11 @@ class Driven:
             return [], found.next_offset
         data = found.data
         if data is None:
-            self.store.fetch_beside(found.pieces, None)
+            self.store.fetch_beside(found, (topic, queue_id), None)
             ring(self.store.reader_fileno())
-            ((_, fetched),) = self.store.fetched()
-            assert isinstance(fetched, bytes), f"cold read failed: error {fetched}"
-            data = fetched
+            ((_, error),) = self.store.fetched()
+            assert not error, f"cold read failed: error {error}"
+            data = found.data or b""
         return list(iter_records(data)), found.next_offset
 
     def pull_all(self, topic: str, queue_id: int) -> list[Record]:

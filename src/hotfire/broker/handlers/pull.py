@@ -195,7 +195,8 @@ def read_cold(
 ) -> bool:
     """Have the bytes read beside the loop, now or after others of this connection; False if too many wait."""
     if broker.cold.has_room(call.connection):
-        broker.store.fetch_beside(found.pieces, (call, found))
+        key = (call.request.topic, call.request.queue_id)
+        broker.store.fetch_beside(found, key, (call, found))
         broker.cold.began(call.connection)
         return True
 
@@ -336,20 +337,18 @@ def fail(broker: Broker, parked: ParkedPull, error: Exception) -> None:
     )
 
 
-def fetched(broker: Broker, token: object, data: bytes | int) -> None:
-    """Bytes of a cold pull came from the disk, or an error number."""
+def fetched(broker: Broker, token: object, error: int) -> None:
+    """Messages of a cold pull came from the disk, or an error number."""
     call, found = cast("tuple[Call[PullMessage], Read]", token)
     try:
         if not call.connection.closed:
-            broker.answer(call.connection, call.command, PullMessage, answer_cold(broker, call, found, data))
+            broker.answer(call.connection, call.command, PullMessage, answer_cold(broker, call, found, error))
     finally:
         broker.cold.ended(call.connection)
 
 
-def answer_cold(broker: Broker, call: Call[PullMessage], found: Read, data: bytes | int) -> Answer:
-    if isinstance(data, int):
-        remark = f"log read at offset {found.pieces[0][0]} failed: {os.strerror(data)}"
+def answer_cold(broker: Broker, call: Call[PullMessage], found: Read, error: int) -> Answer:
+    if error:
+        remark = f"log read at offset {found.pieces[0][0]} failed: {os.strerror(error)}"
         return Answer(code=ResponseCode.SYSTEM_ERROR, remark=remark)
-    found.data = data
-    found = broker.store.checked(found, (call.request.topic, call.request.queue_id))
     return answer(broker, call.request, found, CODES[found.status])
