@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from tests.peers import remoting
+from tests.peers import noon, remoting
 from tests.peers.jars import server_class_path
 from tests.peers.ports import free_port
 from tests.peers.process import LineProcess, ProcessFailed, poll_until
@@ -138,7 +138,7 @@ class ApacheCluster:
         config = self.directory / "namesrv.conf"
         port = self.namesrv.rpartition(":")[2]
         _write_properties(config, {"listenPort": port, "bindAddress": "127.0.0.1", **(settings or {})})
-        command = _java(self.directory, _SMALL_FLAGS, "namesrv")
+        command = _java(self.directory, (*_SMALL_FLAGS, noon.JAVA_FLAG), "namesrv")
         return LineProcess(
             [*command, "-c", str(config)],
             log=self.directory / "namesrv.err",
@@ -148,7 +148,7 @@ class ApacheCluster:
     def _start_broker(self) -> LineProcess:
         config = self.directory / "broker.conf"
         _write_properties(config, self._settings)
-        command = _java(self.directory, _BROKER_FLAGS, "broker")
+        command = _java(self.directory, (*_BROKER_FLAGS, noon.JAVA_FLAG), "broker")
         return LineProcess(
             [*command, "-c", str(config)],
             log=self.directory / "broker.err",

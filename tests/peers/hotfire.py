@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.peers import remoting
+from tests.peers import noon, remoting
 from tests.peers.apache import OTHER_NAME, OTHER_SETTINGS, FlushDiskType
 from tests.peers.jars import ROOT
 from tests.peers.process import LineProcess
@@ -65,7 +65,7 @@ class HotfireProcess:
     def start(self) -> Self:
         """Start and wait for the ready line. A second start takes the ports of the first."""
         assert self._process is None or not self._process.alive, "already running"
-        self._process = LineProcess(self._command(), log=self.log)
+        self._process = LineProcess(self._command(), log=self.log, env=noon.ENVIRONMENT)
         try:
             line = self._process.wait_line(
                 lambda text: text.startswith(_READY), what="ready line", timeout_s=READY_TIMEOUT_S
@@ -116,7 +116,9 @@ class HotfireProcess:
         }
         pairs = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         self._other = LineProcess(
-            [str(executable()), "broker", "-n", self.namesrv, *pairs], log=self.directory / "other.err"
+            [str(executable()), "broker", "-n", self.namesrv, *pairs],
+            log=self.directory / "other.err",
+            env=noon.ENVIRONMENT,
         )
         line = self._other.wait_line(
             lambda text: text.startswith(_READY), what="ready line", timeout_s=READY_TIMEOUT_S

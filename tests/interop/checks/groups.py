@@ -15,6 +15,7 @@ UNNOTIFIED_MS_MAX = 30_000  # a round of 20 s, but not two
 PAUSE_MS_MAX = 5_000
 PROMPT_MS_MAX = 3_000  # less than a held pull that nobody wakes is looked at again
 STOP_MS_MAX = 1_000
+AROUND = 100  # events shown before and after one that is wrong
 CHANGES = [
     "broker added", "queues added", "queues taken away", "cut off", "known again", "down for an upgrade",
     "upgraded", "broker removed",
@@ -192,21 +193,50 @@ def storm(facts: Facts) -> None:
     unchanged(received, but=["reconsumeTimes"])
     assert set(indexes(received)) == set(range(sent))
     assert len({message["consumer"] for message in received}) >= 8
-    # Begin and end of each handling, in the order they were written down by one process.
-    busy: dict[int, str | None] = defaultdict(lambda: None)
-    last: dict[int, int] = defaultdict(lambda: -1)
-    for event in facts.events:
-        queue: int = event.get("queueId", -1)
-        if event["event"] == "message":
-            assert busy[queue] in {None, event["consumer"]}, f"queue {queue} in two hands"
-            busy[queue] = event["consumer"]
-            assert event["queueOffset"] <= last[queue] + 1, f"queue {queue} has a gap"
-        elif event["event"] == "handled":
-            assert busy[queue] == event["consumer"]
-            busy[queue] = None
-            last[queue] = max(last[queue], event["queueOffset"])
-        elif event["event"] == "error":
-            busy.clear()  # the listener of a leaving member was interrupted
+    in_one_hand(facts.events)
+
+
+def in_one_hand(events: list[Event]) -> None:
+    """Nobody begins a message of a queue while a message of it is being handled, and none is left out.
+
+    Begin and end of each handling are in the order in which one process wrote them down. What a leaving
+    member has in hand does not count: Java's shutdown interrupts the listeners, does not wait for them and
+    unlocks all queues, so that the next may begin before the interrupted one has ended.
+    """
+    at_work: dict[int, dict[str, int]] = defaultdict(dict)
+    """By queue: who handles the message at which offset."""
+    handled: dict[int, int] = defaultdict(lambda: -1)
+    leaving: set[str] = set()
+    for number, event in enumerate(events):
+        kind, member, queue = event["event"], event.get("consumer", ""), event.get("queueId", -1)
+        if kind == "closing":
+            leaving.add(member)
+        elif kind == "message":
+            busy = {other: offset for other, offset in at_work[queue].items() if other not in leaving}
+            assert not busy, _told(f"{member} begins, and still busy are {busy}", events, number)
+            assert event["queueOffset"] <= handled[queue] + 1, _told(
+                f"{member} leaves out what follows {handled[queue]}", events, number
+            )
+            at_work[queue][member] = event["queueOffset"]
+        elif kind in {"handled", "error"}:
+            begun = at_work[queue].pop(member, None)
+            assert begun == event["queueOffset"], _told(f"{member} ends, but began {begun}", events, number)
+            if kind == "handled":
+                handled[queue] = max(handled[queue], begun)
+
+
+def _told(what: str, events: list[Event], number: int) -> str:
+    """What is wrong at an event, with what happened to its queue and to the members around it."""
+    kinds = {"message", "handled", "error", "closing", "queues", "started"}
+    queue = events[number]["queueId"]
+    near = [
+        event
+        for event in events[max(0, number - AROUND) : number + AROUND]
+        if event["event"] in kinds and event.get("queueId", queue) == queue
+    ]
+    names = ("at", "event", "consumer", "queueOffset", "queues", "error")
+    lines = [" ".join(f"{name}={event[name]}" for name in names if name in event) for event in near]
+    return "\n".join([f"queue {queue}, offset {events[number]['queueOffset']}: {what}", *lines])
 
 
 @checks("rebalance-unnotified")

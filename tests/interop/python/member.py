@@ -95,7 +95,8 @@ class Member:
             answer = self._handle(message)
             done = answer if isinstance(answer, bool) else await answer
         except BaseException as error:
-            self.row.write("error", error=repr(error))
+            place = {"queueId": message.queue.queue_id, "queueOffset": message.queue_offset}
+            self.row.write("error", consumer=self.name, **place, error=repr(error))
             raise
         if done:
             self.tally.count(message)

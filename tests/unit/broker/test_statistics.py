@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -62,6 +63,29 @@ def test_mornings_are_remembered() -> None:
         statistics.tick(now)
     assert statistics.stored_mornings == (12, 21)
     assert statistics.own_stored == 21
+
+
+def test_at_midnight_the_totals_become_the_morning_s(heart: Harness) -> None:
+    """As Java 5.5.0 answers: 7 messages on one day and 3 on the next, sent and read; nobody asks between."""
+    heart.create_topic("T", 1)
+
+    def send_and_read(count: int) -> dict[str, str]:
+        for _ in range(count):
+            heart.send()
+            heart.pull(offset=heart.broker.statistics.own_delivered)
+            heart.broker.count(heart.now_ms)
+        table = decode_body(KVTable, heart.ask(GetBrokerRuntimeInfo()).body).table
+        names = ("TotalYesterdayMorning", "TotalTodayMorning", "TotalTodayNow")
+        return {way: " ".join(table[f"msg{way}{name}"] for name in names) for way in ("Put", "Get")}
+
+    assert send_and_read(7) == {"Put": "0 0 7", "Get": "0 0 7"}
+    local = time.localtime(heart.now_ms / 1000)
+    until_ms = ((24 - local.tm_hour) * 3600 - local.tm_min * 60 - local.tm_sec) * 1000
+    heart.now_ms += until_ms - 1000
+    heart.pass_time(3000, step_ms=1000)
+    assert send_and_read(3) == {"Put": "0 7 10", "Get": "0 7 10"}
+    heart.pass_time(86_400_000, step_ms=3_600_000)
+    assert send_and_read(0) == {"Put": "7 10 10", "Get": "7 10 10"}
 
 
 def test_rates_are_of_the_last_seconds() -> None:

@@ -248,7 +248,7 @@ final class GroupRows {
                 member.untilHolding(8);
                 load = row.closing(new Load(row, 10));
             }
-            // Longer than a queue that is given up stays locked with messages in hand (see java_client.py).
+            // Longer than 4.9.8 keeps a queue locked that it gives up with messages in hand (see java_client.py).
             Thread.sleep(1200);
         }
         load.close();

@@ -120,7 +120,8 @@ final class Member implements AutoCloseable {
         try {
             done = handling.handle(message);
         } catch (Exception error) {
-            row.write("error", "error", error.toString());
+            row.write("error", "consumer", name, "queueId", message.getQueueId(), "queueOffset",
+                message.getQueueOffset(), "error", error.toString());
             done = false;
         }
         if (done) {
@@ -148,6 +149,8 @@ final class Member implements AutoCloseable {
     public void close() {
         if (open) {
             open = false;
+            // From here on listeners may be interrupted, and a queue be given up that one still has in hand.
+            row.write("closing", "consumer", name);
             consumer.shutdown();
         }
     }
