@@ -154,6 +154,9 @@ class Consumer(_Face["consumer.Consumer"]):
     ) -> None:
         self._bridge.call(self._inner.subscribe, topic, listener, tags, sql=sql)
 
+    def listens_to(self, topic: str) -> bool:
+        return self._bridge.call(self._inner.listens_to, topic)
+
     def unsubscribe(self, topic: str) -> None:
         self._bridge.call(self._inner.unsubscribe, topic)
 

@@ -17,6 +17,7 @@ from typing import Any
 from hotfire.allocation import Strategy
 from hotfire.client import asked
 from hotfire.client.addresses import AddressSource
+from hotfire.client.checks import check_group, check_hooks, check_text
 from hotfire.client.consumersettings import ConsumeFrom, ConsumerSettings
 from hotfire.client.handling import ConsumeHook
 from hotfire.client.instance import CLOSE_TIMEOUT_S, ClientInstance, Member
@@ -25,8 +26,8 @@ from hotfire.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets
 from hotfire.client.rebalance import strategy_of
 from hotfire.client.running import RunningConsumer
 from hotfire.client.subscriptions import Subscriptions, subscription
-from hotfire.errors import BrokerRefused, ConfigError, NotRunning
-from hotfire.model import ConsumerData, MessageQueue, check_group_name, retry_topic
+from hotfire.errors import ConfigError, NotRunning
+from hotfire.model import ConsumerData, MessageQueue, retry_topic
 from hotfire.net.clock import now_ms
 from hotfire.protocol.command import Command
 from hotfire.protocol.request import Request
@@ -71,10 +72,8 @@ class Consumer(Member):
         **limits: Any,
     ) -> None:
         """`limits` are the further fields of ConsumerSettings, such as `queue_count_max`, by name."""
-        try:
-            check_group_name(group)
-        except BrokerRefused as refused:
-            raise ConfigError(refused.remark) from None
+        check_group(group)
+        check_text("instance_name", instance_name)
         unknown = sorted(limits.keys() - ConsumerSettings.__dataclass_fields__.keys())
         if unknown:
             raise ConfigError(f"group {group}: a consumer has no setting {', '.join(unknown)}")
@@ -87,7 +86,7 @@ class Consumer(Member):
         AddressSource(name_servers)  # a mistake is told now
         self._name_servers = name_servers
         self._allocation = strategy_of(allocation)
-        self._hooks = tuple(hooks)
+        self._hooks: Sequence[ConsumeHook] = check_hooks(hooks)
         self._instance_name = instance_name or (BROADCASTING_INSTANCE if broadcasting else None)
         self._offsets_directory = offsets_directory
         self._rng = rng

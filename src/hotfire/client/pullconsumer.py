@@ -18,6 +18,15 @@ from hotfire.allocation import Strategy
 from hotfire.client import offsets as queue_offsets
 from hotfire.client import pullasked
 from hotfire.client.addresses import AddressSource
+from hotfire.client.checks import (
+    check_callable,
+    check_group,
+    check_number,
+    check_offset,
+    check_queue,
+    check_text,
+    check_topic,
+)
 from hotfire.client.consumersettings import ConsumeFrom, check_consume_from
 from hotfire.client.fetching import Fetched, Fetching, FetchLimits
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
@@ -30,8 +39,8 @@ from hotfire.client.running import BEGIN_BEFORE_MS
 from hotfire.client.sharing import QueuesChanged, Sharing
 from hotfire.client.subscriptions import subscription
 from hotfire.client.topicwatch import TopicChanged, TopicWatch
-from hotfire.errors import BrokerRefused, ConfigError, NotAssigned, NotRunning
-from hotfire.model import ConsumerData, MessageQueue, ReceivedMessage, check_group_name
+from hotfire.errors import ConfigError, NotAssigned, NotRunning
+from hotfire.model import ConsumerData, MessageQueue, ReceivedMessage
 from hotfire.net.clock import now_ms
 from hotfire.protocol.command import Command
 from hotfire.protocol.request import Request
@@ -81,10 +90,18 @@ class PullConsumer(Member):
     ) -> None:
         """`on_assigned` may seek: nothing of the new queues is pulled before it returns. `on_revoked` may
         commit. Either may be a coroutine function."""
-        try:
-            check_group_name(group)
-        except BrokerRefused as refused:
-            raise ConfigError(refused.remark) from None
+        check_group(group)
+        check_number("consume_timestamp_ms", consume_timestamp_ms, may_be_none=True)
+        check_number("batch_count", batch_count)
+        if batch_count < 1:
+            raise ConfigError(f"group {group}: batch_count={batch_count}: a pull asks for 1 message at least")
+        if limits is not None and not isinstance(limits, FetchLimits):
+            raise ConfigError(
+                f"group {group}: limits={limits!r:.60} are no FetchLimits; give FetchLimits(...)"
+            )
+        check_callable("on_assigned", on_assigned)
+        check_callable("on_revoked", on_revoked)
+        check_text("instance_name", instance_name)
         check_consume_from(group, consume_from)
         self.group = group
         self.auto_commit = auto_commit
@@ -207,6 +224,7 @@ class PullConsumer(Member):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of the topic that may be read."""
+        check_topic(topic)
         await self._instance.routes.refresh(topic, CALL_TIMEOUT_S)
         return tuple(await self._shares.queues(topic))
 
@@ -220,6 +238,10 @@ class PullConsumer(Member):
         self, timeout_s: float | None = POLL_TIMEOUT_S, *, count_max: int | None = None
     ) -> list[ReceivedMessage]:
         """The next messages of one queue; none when there is none in time. None waits for one."""
+        check_number("timeout_s", timeout_s, may_be_none=True)
+        check_number("count_max", count_max, may_be_none=True)
+        if count_max is not None and count_max < 1:
+            raise ConfigError(f"count_max={count_max}: a poll asks for 1 message at least")
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         count_max = self._batch_count if count_max is None else count_max
         fetching = self._running_fetching()
@@ -254,6 +276,7 @@ class PullConsumer(Member):
 
     def _ours(self, queue: MessageQueue) -> Fetched:
         self._instance.check_usable("consumer")
+        check_queue(queue)
         if queue not in self._fetching:
             raise NotAssigned(
                 f"topic {queue.topic} broker {queue.broker_name} queue {queue.queue_id} is not assigned to "
@@ -268,6 +291,7 @@ class PullConsumer(Member):
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Poll from `offset` on: nothing of the old place comes after this, not even what is on its way."""
         self._ours(queue)
+        check_offset(queue, offset)
         low, high = await asyncio.gather(self.min_offset(queue), self.max_offset(queue))
         if not low <= offset <= high:
             raise ConfigError(
@@ -324,8 +348,9 @@ class PullConsumer(Member):
         if offsets is None:
             places = ((one.queue, one.position) for one in self._fetching.all())
             offsets = {queue: position for queue, position in places if position is not None}
-        for queue in offsets:
+        for queue, offset in offsets.items():
             self._ours(queue)
+            check_offset(queue, offset)
         for queue, offset in offsets.items():
             self._store.set(queue, offset)
         if persist and self._broadcasting:

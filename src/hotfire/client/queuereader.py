@@ -12,6 +12,7 @@ from typing import Self
 
 from hotfire.client import offsets, queries
 from hotfire.client.addresses import AddressSource
+from hotfire.client.checks import check_group, check_number, check_offset, check_text, check_topic
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.offsets import Boundary
 from hotfire.client.pulling import BATCH_COUNT, SUBSCRIPTION, Pulled, Puller
@@ -49,6 +50,8 @@ class QueueReader(Member):
         instance_name: str | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        check_group(group)
+        check_text("instance_name", instance_name)
         self.group = group
         AddressSource(name_servers)  # a mistake is told now
         self._name_servers = name_servers
@@ -86,6 +89,7 @@ class QueueReader(Member):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues to read, as the name server knows them now."""
+        check_topic(topic)
         routes = self._instance.routes
         await routes.refresh(topic, CALL_TIMEOUT_S)
         return (await routes.to_read(topic, CALL_TIMEOUT_S)).read_queues
@@ -131,6 +135,10 @@ class QueueReader(Member):
         With `bytes_max` above 256 KiB brokers that know bulk pulls give up to 4096 messages and 4 MiB at
         once; otherwise an answer holds 32 messages and 256 KiB at most, whatever was asked for.
         """
+        check_offset(queue, offset)
+        check_number("count", count)
+        check_number("wait_s", wait_s)
+        check_number("bytes_max", bytes_max, may_be_none=True)
         wait_s = min(max(wait_s, 0.0), WAIT_S_MAX)
         self._instance.check_usable("reader")
         return await self._puller.pull(

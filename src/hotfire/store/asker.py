@@ -1,8 +1,8 @@
 """The thread that questions to a store are answered on, one after the other.
 
-However many wait, they leave most of a processor, and of the interpreter's lock, to those who send and consume:
-between two questions the thread rests for several times what the first has used of a processor. Time that a
-question spent waiting for the disk counts for nothing.
+However many wait, they leave most of a processor, and of the interpreter's lock, to those who send and
+consume: between two questions the thread rests for several times what the first has used of a processor. Time
+that a question spent waiting for the disk counts for nothing.
 """
 
 from __future__ import annotations
