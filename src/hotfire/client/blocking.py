@@ -29,6 +29,8 @@ WAITED_S = 1.0
 
 
 class _Startable(Protocol):
+    begun_by: str
+
     async def start(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -42,6 +44,7 @@ class _Face(Generic[Inner]):
     def __init__(self, make: Callable[[], Inner], bridge: Bridge | None) -> None:
         self._bridge = bridge or Bridge.shared()
         self._inner = self._bridge.call(make)
+        self._inner.begun_by = "`with`"
 
     def start(self) -> None:
         self._bridge.run(self._inner.start())

@@ -200,7 +200,7 @@ class Consumer(Member):
     @property
     def _running(self) -> RunningConsumer:
         if self._parts is None:
-            raise NotRunning("the consumer is not running; use `async with` or start() first")
+            raise NotRunning(f"the consumer is not running; use {self.begun_by} or start() first")
         return self._parts
 
     # --- as a member of its instance -------------------------------------------------------------------

@@ -65,6 +65,8 @@ class Member:
     """
 
     group: str
+    begun_by = "`async with`"
+    """How an application starts it, for errors to say; without a loop it is another word."""
 
     def producer_data(self) -> ProducerData | None:
         return None

@@ -182,7 +182,7 @@ class Producer(Member):
     @property
     def _instance(self) -> ClientInstance:
         if self._joined is None:
-            first = "use `async with`, or start() before sending"
+            first = f"use {self.begun_by}, or start() before sending"
             step = first if self._state == "not started" else "make a new one"
             raise NotRunning(f"the producer is {self._state}; {step}")
         self._joined.check_usable("producer")

@@ -198,7 +198,7 @@ class PullConsumer(Member):
     def _instance(self) -> ClientInstance:
         if self._joined is None:
             raise NotRunning(
-                f"the consumer of group {self.group} is not running; use `async with` or start() first"
+                f"the consumer of group {self.group} is not running; use {self.begun_by} or start() first"
             )
         self._joined.check_usable("consumer")
         return self._joined

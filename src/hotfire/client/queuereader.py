@@ -81,7 +81,7 @@ class QueueReader(Member):
     @property
     def _instance(self) -> ClientInstance:
         if self._joined is None:
-            raise NotRunning("the reader is not running; use `async with` or start() before using it")
+            raise NotRunning(f"the reader is not running; use {self.begun_by} or start() before using it")
         self._joined.check_usable("reader")
         return self._joined
 

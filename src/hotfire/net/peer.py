@@ -67,6 +67,15 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error) or "it hung up on our TLS; does it take any?"
 
 
+def _who_answers(data: bytes) -> str | None:
+    """Who says this, if it is somebody often found at an address that was meant to be another's."""
+    if data.startswith(b"HTTP/"):
+        return "an HTTP server answers there, no name server and no broker"
+    if data.startswith(b"\x15\x03"):  # an alert
+        return "who answers there takes TLS connections only"
+    return None
+
+
 class Rider(Protocol):
     """Somebody who sends many requests over a peer's connection and reads their answers by himself.
 
@@ -361,7 +370,7 @@ class _Link(asyncio.Protocol):
             for command in self._reader.receive_data(data):
                 self._peer._receive(command)
         except RemoteProtocolError as error:
-            self._peer._fail(RemoteProtocolError(f"{self._peer.address}: {error}"))
+            self._peer._fail(RemoteProtocolError(f"{self._peer.address}: {_who_answers(data) or error}"))
             if self.transport is not None:
                 self.transport.abort()
 

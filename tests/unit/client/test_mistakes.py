@@ -267,6 +267,32 @@ def test_a_broker_given_as_name_server_is_told() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP server answers there, no name server and no broker"),
+        (b"\x15\x03\x03\x00\x02\x02\x28", "takes TLS connections only"),
+        (b"", "perhaps what listens there is no name server, or takes TLS only"),
+    ],
+)
+def test_who_listens_in_place_of_a_name_server_is_told(says: bytes, told: str) -> None:
+    """By what it says, instead of the number its first letters make."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(says)
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with server, Producer(f"{host}:{port}") as producer:
+            with pytest.raises(errors.Unreachable, match=f"{host}:{port}: .*{told}"):
+                await producer.send(Message("orders", b"x"))
+
+    asyncio.run(main())
+
+
 def test_an_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """A topic nobody made, and a broker that is away: a warning each, not one each second and queue."""
 
