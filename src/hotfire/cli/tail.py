@@ -13,7 +13,7 @@ from hotfire.cli.options.places import Place
 from hotfire.client.consumersettings import ConsumeFrom
 from hotfire.client.pullconsumer import PullConsumer
 from hotfire.client.reader import Start, TopicReader
-from hotfire.errors import ConfigError
+from hotfire.errors import ConfigError, MessageDamaged
 from hotfire.model import ReceivedMessage
 
 NO_GROUP = "none"
@@ -56,12 +56,17 @@ async def _tail_as_member(args: argparse.Namespace) -> int:
 async def _print(messages: AsyncIterable[ReceivedMessage], args: argparse.Namespace) -> int:
     show = message_json if args.json else message_line
     count = 0
-    async for message in messages:
-        print(show(message), flush=True)
-        count += 1
-        if count == args.max:
-            break
-    return 0
+    while True:
+        try:
+            async for message in messages:
+                print(show(message), flush=True)
+                count += 1
+                if count == args.max:
+                    break
+        except MessageDamaged as error:
+            print(f"hotfire tail: {error}", file=sys.stderr)
+        else:
+            return 0
 
 
 def _start(place: Place) -> Start:

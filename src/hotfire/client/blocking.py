@@ -177,6 +177,10 @@ class Consumer(_Face["consumer.Consumer"]):
     def queues(self) -> tuple[MessageQueue, ...]:
         return self._bridge.call(lambda: self._inner.queues)
 
+    @property
+    def damaged_count(self) -> int:
+        return self._bridge.call(lambda: self._inner.damaged_count)
+
 
 class PullConsumer(_Face["pullconsumer.PullConsumer"]):
     """Messages of a group's share of topics, or of queues named by hand, when asked for.
@@ -209,6 +213,10 @@ class PullConsumer(_Face["pullconsumer.PullConsumer"]):
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         return self._bridge.call(self._inner.assignment)
+
+    @property
+    def damaged_count(self) -> int:
+        return self._bridge.call(lambda: self._inner.damaged_count)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return self._bridge.run(self._inner.queues(topic))

@@ -142,6 +142,11 @@ class Consumer(Member):
         """The queues that are ours just now."""
         return tuple(one.queue for one in self._running.table.held())
 
+    @property
+    def damaged_count(self) -> int:
+        """Messages passed over since the start because they came damaged, twice; the log says which."""
+        return self._running.damaged_count
+
     # --- start and end ---------------------------------------------------------------------------------
 
     async def start(self) -> None:

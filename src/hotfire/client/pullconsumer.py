@@ -119,6 +119,7 @@ class PullConsumer(Member):
         self._sharing = Sharing(group, on_assigned, on_revoked)
         self._watch = TopicWatch(group)
         self._watching: asyncio.Task[None] | None = None
+        self._puller: Puller
         self._fetching: Fetching
         self._store: OffsetStore
         self._shares: Shares
@@ -131,7 +132,7 @@ class PullConsumer(Member):
         instance = await ClientInstance.join(
             self, self._name_servers, instance_name=self._instance_name, rng=self._rng
         )
-        puller = Puller(
+        puller = self._puller = Puller(
             instance,
             self.group,
             request=LitePullMessage,
@@ -140,6 +141,7 @@ class PullConsumer(Member):
             suspend_ms=SUSPEND_MS,
             timeout_s=PULL_TIMEOUT_S,
             flags=SUBSCRIPTION | LITE,
+            passes_damaged=True,
         )
         self._store = (
             LocalOffsets(instance.client_id, self.group)
@@ -221,6 +223,12 @@ class PullConsumer(Member):
         """The queues that are ours now."""
         self._instance.check_usable("consumer")
         return tuple(sorted(one.queue for one in self._fetching.all() if not one.is_stopped))
+
+    @property
+    def damaged_count(self) -> int:
+        """Messages passed over since the start because they came damaged, twice; the log says which."""
+        self._instance.check_usable("consumer")
+        return self._puller.damaged_count
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of the topic that may be read."""
