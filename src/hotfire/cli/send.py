@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from hotfire.cli.client import run_client
+from hotfire.cli.client import run_client, tls_of
 from hotfire.client.producer import DEFAULT_GROUP, Producer, SendResult
 from hotfire.errors import ConfigError, HotfireError
 from hotfire.model import Message, MessageQueue
@@ -42,7 +42,7 @@ async def _send(args: argparse.Namespace) -> int:
     properties = dict(_pair(text) for text in args.property)
     sent, lines = 0, _Lines()
     group = args.group or DEFAULT_GROUP
-    async with Producer(args.namesrv, group=group, timeout_s=args.timeout) as producer:
+    async with Producer(args.namesrv, group=group, timeout_s=args.timeout, tls=tls_of(args)) as producer:
         queue = None if args.queue is None else await _queue(producer, args.topic, *args.queue)
         async for bodies in _windows(args, lines):
             messages = [

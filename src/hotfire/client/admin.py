@@ -20,6 +20,7 @@ from hotfire.client.adminviews import (
     QueueStats,
     TopicReport,
 )
+from hotfire.client.dialling import TlsChoice
 from hotfire.client.instance import ClientInstance
 from hotfire.client.queries import commit_offset, committed_offset
 from hotfire.client.routes import TopicRoute
@@ -79,8 +80,10 @@ class Admin:
     ...         print((await admin.lag("billing")).total)
     """
 
-    def __init__(self, name_servers: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
-        self._instance = ClientInstance(name_servers)
+    def __init__(
+        self, name_servers: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, tls: TlsChoice = False
+    ) -> None:
+        self._instance = ClientInstance(name_servers, tls=tls)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:

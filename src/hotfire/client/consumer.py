@@ -19,6 +19,7 @@ from hotfire.client import asked
 from hotfire.client.addresses import AddressSource
 from hotfire.client.checks import check_group, check_hooks, check_text
 from hotfire.client.consumersettings import ConsumeFrom, ConsumerSettings
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.handling import ConsumeHook
 from hotfire.client.instance import CLOSE_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.listening import Calling, Listener, calling
@@ -68,6 +69,7 @@ class Consumer(Member):
         hooks: Sequence[ConsumeHook] = (),
         instance_name: str | None = None,
         offsets_directory: Path | str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
         **limits: Any,
     ) -> None:
@@ -84,6 +86,8 @@ class Consumer(Member):
         )  # fmt: skip
         self.settings.check()
         AddressSource(name_servers)  # a mistake is told now
+        tls_context(tls)
+        self._tls = tls
         self._name_servers = name_servers
         self._allocation = strategy_of(allocation)
         self._hooks: Sequence[ConsumeHook] = check_hooks(hooks)
@@ -157,7 +161,7 @@ class Consumer(Member):
             self._subscriptions.renew(wanted.topic, now_ms())
         self._subscriptions.told(self._subscriptions.all())
         instance = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
         try:
             offsets = self._offset_store(instance)

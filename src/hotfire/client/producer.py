@@ -25,6 +25,7 @@ from hotfire.client.checks import (
 from hotfire.client.choosing import Rotation, Selector, select
 from hotfire.client.compression import Compression, check_compression
 from hotfire.client.confirm import NotStored, Stored, confirm
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.faults import Faults
 from hotfire.client.hooks import SendHook, SendHooks
 from hotfire.client.instance import ClientInstance, Member
@@ -87,6 +88,7 @@ class Producer(Member):
         on_limit: OnLimit | None = None,
         hooks: Sequence[SendHook] = (),
         instance_name: str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
         _check_group(group)
@@ -96,6 +98,8 @@ class Producer(Member):
         check_number("message_bytes_max", message_bytes_max)
         check_text("instance_name", instance_name)
         AddressSource(name_servers)
+        tls_context(tls)
+        self._tls = tls
         self.group = group
         self._name_servers = name_servers
         self._instance_name = instance_name
@@ -139,7 +143,7 @@ class Producer(Member):
         faults = Faults(enabled=self._avoid_slow_brokers, clock=asyncio.get_running_loop().time)
         self._rotation = Rotation(self._rng, faults)
         self._joined = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
         self._sender = Sender(
             self._joined,

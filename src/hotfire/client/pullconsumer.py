@@ -28,6 +28,7 @@ from hotfire.client.checks import (
     check_topic,
 )
 from hotfire.client.consumersettings import ConsumeFrom, check_consume_from
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.fetching import Fetched, Fetching, FetchLimits
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.offsets import Boundary, LocalOffsets, OffsetStore, RemoteOffsets
@@ -86,6 +87,7 @@ class PullConsumer(Member):
         on_assigned: QueuesChanged | None = None,
         on_revoked: QueuesChanged | None = None,
         instance_name: str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
         """`on_assigned` may seek: nothing of the new queues is pulled before it returns. `on_revoked` may
@@ -106,6 +108,8 @@ class PullConsumer(Member):
         self.group = group
         self.auto_commit = auto_commit
         AddressSource(name_servers)  # a mistake is told now
+        tls_context(tls)
+        self._tls = tls
         self._name_servers = name_servers
         self._consume_from = consume_from
         self._consume_timestamp_ms = consume_timestamp_ms or now_ms() - BEGIN_BEFORE_MS
@@ -130,7 +134,7 @@ class PullConsumer(Member):
         if self._joined is not None:
             raise NotRunning(f"the consumer of group {self.group} is already started")
         instance = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
         puller = self._puller = Puller(
             instance,

@@ -13,6 +13,7 @@ from typing import Self
 from hotfire.client import offsets, queries
 from hotfire.client.addresses import AddressSource
 from hotfire.client.checks import check_group, check_number, check_offset, check_text, check_topic
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.offsets import Boundary
 from hotfire.client.pulling import BATCH_COUNT, SUBSCRIPTION, Pulled, Puller
@@ -48,12 +49,15 @@ class QueueReader(Member):
         *,
         group: str = READER_GROUP,
         instance_name: str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
         check_group(group)
         check_text("instance_name", instance_name)
         self.group = group
         AddressSource(name_servers)  # a mistake is told now
+        tls_context(tls)
+        self._tls = tls
         self._name_servers = name_servers
         self._instance_name = instance_name
         self._rng = rng
@@ -62,7 +66,7 @@ class QueueReader(Member):
 
     async def start(self) -> None:
         self._joined = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
         self._puller = Puller(self._joined, self.group, flags=SUBSCRIPTION)
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
 
+from hotfire.client.dialling import TlsChoice
 from hotfire.client.pulling import PullStatus
 from hotfire.client.queuereader import READER_GROUP, QueueReader
 from hotfire.errors import HotfireError, MessageDamaged, NotRunning
@@ -52,13 +53,14 @@ class TopicReader:
         follow: bool = True,
         expression: str = "*",
         group: str = READER_GROUP,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
         self.topic = topic
         self._start = start
         self._follow = follow
         self._tags = expression
-        self._reader = QueueReader(name_servers, group=group, rng=rng)
+        self._reader = QueueReader(name_servers, group=group, tls=tls, rng=rng)
         self._buffer: asyncio.Queue[ReceivedMessage | MessageDamaged | None] = asyncio.Queue(BUFFERED_MAX)
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None

@@ -17,7 +17,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Protocol, cast
 
 from hotfire.errors import (
@@ -61,6 +61,11 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, SSLCertVerificationError):
+        return (
+            f"certificate verify failed: {error.verify_message}; trust those that vouch for it, by tls=FILE, "
+            "--tls-trust FILE or tls.client.trustCertPath"
+        )
     # For a refused connection asyncio's own text has the address again, and not the reason.
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)

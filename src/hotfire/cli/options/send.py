@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hotfire.cli.options import add_json, add_namesrv, positive, queue, seconds
+from hotfire.cli.options import add_json, add_namesrv, add_tls, positive, queue, seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the message; without it, each line of input that is not empty is one",
     )
     add_namesrv(parser)
+    add_tls(parser)
     parser.add_argument("--tag", metavar="TAG")
     parser.add_argument(
         "--key", metavar="KEY", action="append", default=[], help="may be given several times"
