@@ -4,6 +4,7 @@
     ├── ProtocolError
     │   ├── LocalProtocolError           we were about to break the protocol: a bug or an oversized request
     │   └── RemoteProtocolError          the peer broke it; answer nothing, hang up
+    │       ├── MessageDamaged           a message that was pulled is not what was stored
     │       └── MalformedRequest         a sound frame with unsound fields; answer and go on
     │           ├── MissingField
     │           └── BadField
@@ -68,6 +69,27 @@ class RemoteProtocolError(ProtocolError):
     """The peer sent bytes that are not a frame; the stream is lost and the connection must close."""
 
     hang_up: ClassVar[bool] = True
+
+
+class MessageDamaged(RemoteProtocolError):
+    """A message cannot be read: its checksum or its layout is wrong. `next_offset` is where to go on."""
+
+    hang_up: ClassVar[bool] = False
+
+    def __init__(self, queue: Any, queue_offset: int, next_offset: int, reason: str) -> None:
+        super().__init__(queue, queue_offset, next_offset, reason)
+        self.queue = queue
+        self.queue_offset = queue_offset
+        self.next_offset = next_offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        queue = self.queue
+        return (
+            f"topic {queue.topic} broker {queue.broker_name} queue {queue.queue_id} "
+            f"offset {self.queue_offset}: the message there is damaged: {self.reason}; go on at offset "
+            f"{self.next_offset}, and look at the broker's store"
+        )
 
 
 class MalformedRequest(RemoteProtocolError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
@@ -9,12 +10,25 @@ from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any
 
+from hotfire.client.dialling import TlsChoice, unverified
+from hotfire.errors import ConfigError
 from hotfire.model import ReceivedMessage
 
 
 def run_client(work: Coroutine[Any, Any, int]) -> int:
     """Run to the end; Ctrl-C cancels, and is raised once everything is closed."""
     return asyncio.run(work)
+
+
+def tls_of(args: argparse.Namespace) -> TlsChoice:
+    """How to dial, as the options say."""
+    if args.tls_trust is not None and args.tls_unverified:
+        raise ConfigError(
+            f"--tls-trust {args.tls_trust} with --tls-unverified: either is verified, or not; drop one"
+        )
+    if args.tls_unverified:
+        return unverified()
+    return args.tls if args.tls_trust is None else str(args.tls_trust)
 
 
 def message_json(message: ReceivedMessage) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hotfire.cli.client import run_client
+from hotfire.cli.client import run_client, tls_of
 from hotfire.cli.tables import as_json, table, with_times
 from hotfire.client.admin import Admin
 from hotfire.client.adminviews import GroupConnections, GroupLag, QueueLag
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _list(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         shown = await admin.groups(include_system=args.all)
     if args.json:
         print(as_json(shown))
@@ -31,7 +31,7 @@ async def _list(args: argparse.Namespace) -> int:
 
 
 async def _lag(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         lag = await admin.lag(args.group, args.topic)
     rows = [_lag_row(one) for one in lag.queues]
     if args.json:
@@ -66,7 +66,7 @@ def _total_line(lag: GroupLag) -> str:
 
 
 async def _show(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         lag = await admin.lag(args.group)  # a group that does not exist is said to be so
         try:
             there = await admin.connections(args.group)
@@ -120,7 +120,7 @@ def _subscription_rows(there: GroupConnections) -> list[dict[str, Any]]:
 
 async def _create(args: argparse.Namespace) -> int:
     config = SubscriptionGroup(args.group, retry_times_max=args.retries, consume_enable=not args.disable)
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         made = await admin.create_group(config, cluster=args.cluster, brokers=args.brokers)
     rows = [{"broker": one.name, "address": one.address} for one in made]
     if args.json:
@@ -131,7 +131,7 @@ async def _create(args: argparse.Namespace) -> int:
 
 
 async def _delete(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         lag = await admin.lag(args.group)
         if not args.yes:
             forgotten = " and where it is" if args.offsets else ""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from hotfire.cli.client import run_client
+from hotfire.cli.client import run_client, tls_of
 from hotfire.cli.options.places import Place
 from hotfire.cli.tables import as_json, table
 from hotfire.client.admin import Admin
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _show(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         committed = await admin.offsets(args.group, args.topic)
         stats = await _stats(admin, args.topic)
     rows = []
@@ -51,7 +51,7 @@ async def _show(args: argparse.Namespace) -> int:
 
 
 async def _reset(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         before = await admin.offsets(args.group, args.topic)
         if args.to.kind == "shift":
             after = await _shift(admin, args.group, args.topic, before, args.to.value)
@@ -84,7 +84,7 @@ async def _shift(
 
 async def _set(args: argparse.Namespace) -> int:
     queue = MessageQueue(args.topic, *args.queue)
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         before = await admin.offsets(args.group, args.topic)
         stats = await _stats(admin, args.topic)
         if queue not in before or queue not in stats:

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from hotfire.cli.client import run_client
+from hotfire.cli.client import run_client, tls_of
 from hotfire.client.producer import DEFAULT_GROUP, Producer, SendResult
 from hotfire.errors import ConfigError, HotfireError
 from hotfire.model import Message, MessageQueue
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
 
 async def _send(args: argparse.Namespace) -> int:
     properties = dict(_pair(text) for text in args.property)
-    sent = 0
+    sent, lines = 0, _Lines()
     group = args.group or DEFAULT_GROUP
-    async with Producer(args.namesrv, group=group, timeout_s=args.timeout) as producer:
+    async with Producer(args.namesrv, group=group, timeout_s=args.timeout, tls=tls_of(args)) as producer:
         queue = None if args.queue is None else await _queue(producer, args.topic, *args.queue)
-        async for bodies in _windows(args):
+        async for bodies in _windows(args, lines):
             messages = [
                 Message(args.topic, body, args.tag, tuple(args.key), properties, delay_level=args.delay_level)
                 for body in bodies
@@ -61,6 +61,9 @@ async def _send(args: argparse.Namespace) -> int:
                     print(_json(result) if args.json else _line(result), flush=True)
     if sent > 1 and not args.json:
         print(f"{sent} messages sent", file=sys.stderr)
+    if lines.empty:
+        told = "1 empty line was" if lines.empty == 1 else f"{lines.empty} empty lines were"
+        print(f"{told} left out: a message needs a body", file=sys.stderr)
     return 0
 
 
@@ -97,7 +100,7 @@ async def _send_one(producer: Producer, message: Message, queue: MessageQueue | 
     return [await producer.send(message, queue=queue)]
 
 
-async def _windows(args: argparse.Namespace) -> AsyncIterator[list[bytes]]:
+async def _windows(args: argparse.Namespace, lines: _Lines) -> AsyncIterator[list[bytes]]:
     """Bodies to send, some at a time."""
     count = WINDOW_COUNT if args.batch == 1 else args.batch * BATCHES_COUNT
     if args.body is not None:
@@ -105,16 +108,16 @@ async def _windows(args: argparse.Namespace) -> AsyncIterator[list[bytes]]:
         while window := list(islice(bodies, count)):
             yield window
     elif args.file is None or args.file == "-":
-        async for window in _piped_windows(args.batch):
+        async for window in _piped_windows(args.batch, lines):
             yield window
     else:
         with _open(args.file) as source:
-            lines = _bodies(source)
-            while window := list(islice(lines, count)):
+            bodies = lines.bodies(source)
+            while window := list(islice(bodies, count)):
                 yield window
 
 
-async def _piped_windows(batch: int) -> AsyncIterator[list[bytes]]:
+async def _piped_windows(batch: int, lines: _Lines) -> AsyncIterator[list[bytes]]:
     """Lines of standard input, each as it comes; with a batch, when it is full or the input ends.
 
     They are read by a thread of its own: it may wait for ever, and Ctrl-C must not.
@@ -126,7 +129,7 @@ async def _piped_windows(batch: int) -> AsyncIterator[list[bytes]]:
         # Not sys.stdin: the interpreter cannot end while another thread reads from that.
         # When the loop is gone or going, so are we.
         with open(0, "rb", closefd=False) as source, suppress(RuntimeError, CancelledError):
-            bodies = _bodies(source)
+            bodies = lines.bodies(source)
             while window := list(islice(bodies, batch)):
                 asyncio.run_coroutine_threadsafe(windows.put(window), loop).result()
             asyncio.run_coroutine_threadsafe(windows.put([]), loop).result()
@@ -143,9 +146,19 @@ def _open(file: str) -> IO[bytes]:
         raise ConfigError(f"file {file}: {error.strerror}") from None
 
 
-def _bodies(source: IO[bytes]) -> Iterator[bytes]:
-    """Lines without their ends; an empty line is no message."""
-    return (body for body in (line.rstrip(b"\r\n") for line in source) if body)
+class _Lines:
+    """Lines without their ends are messages; those that are empty cannot be, and are counted."""
+
+    def __init__(self) -> None:
+        self.empty = 0
+
+    def bodies(self, source: IO[bytes]) -> Iterator[bytes]:
+        for line in source:
+            body = line.rstrip(b"\r\n")
+            if body:
+                yield body
+            else:
+                self.empty += 1
 
 
 def _pair(text: str) -> tuple[str, str]:

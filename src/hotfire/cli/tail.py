@@ -8,12 +8,12 @@ import sys
 from collections.abc import AsyncIterable
 from datetime import UTC, datetime
 
-from hotfire.cli.client import message_json, message_line, run_client
+from hotfire.cli.client import message_json, message_line, run_client, tls_of
 from hotfire.cli.options.places import Place
 from hotfire.client.consumersettings import ConsumeFrom
 from hotfire.client.pullconsumer import PullConsumer
 from hotfire.client.reader import Start, TopicReader
-from hotfire.errors import ConfigError
+from hotfire.errors import ConfigError, MessageDamaged
 from hotfire.model import ReceivedMessage
 
 NO_GROUP = "none"
@@ -35,7 +35,12 @@ async def _tail(args: argparse.Namespace) -> int:
     if args.group != NO_GROUP:
         return await _tail_as_member(args)
     async with TopicReader(
-        args.namesrv, args.topic, start=_start(args.start), follow=args.follow, expression=args.tags
+        args.namesrv,
+        args.topic,
+        start=_start(args.start),
+        follow=args.follow,
+        expression=args.tags,
+        tls=tls_of(args),
     ) as reader:
         return await _print(reader, args)
 
@@ -48,6 +53,7 @@ async def _tail_as_member(args: argparse.Namespace) -> int:
         group=args.group,
         consume_from=begin[args.start.kind],
         consume_timestamp_ms=args.start.value or None,
+        tls=tls_of(args),
     ) as consumer:
         consumer.subscribe(args.topic, args.tags)
         return await _print(consumer, args)
@@ -56,12 +62,17 @@ async def _tail_as_member(args: argparse.Namespace) -> int:
 async def _print(messages: AsyncIterable[ReceivedMessage], args: argparse.Namespace) -> int:
     show = message_json if args.json else message_line
     count = 0
-    async for message in messages:
-        print(show(message), flush=True)
-        count += 1
-        if count == args.max:
-            break
-    return 0
+    while True:
+        try:
+            async for message in messages:
+                print(show(message), flush=True)
+                count += 1
+                if count == args.max:
+                    break
+        except MessageDamaged as error:
+            print(f"hotfire tail: {error}", file=sys.stderr)
+        else:
+            return 0
 
 
 def _start(place: Place) -> Start:

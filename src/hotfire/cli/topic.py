@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hotfire.cli.client import run_client
+from hotfire.cli.client import run_client, tls_of
 from hotfire.cli.tables import as_json, table, with_times
 from hotfire.client.admin import Admin
 from hotfire.client.routes import TopicRoute
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _list(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         shown = await admin.topics(include_system=args.all)
     if args.json:
         print(as_json(shown))
@@ -29,7 +29,7 @@ async def _list(args: argparse.Namespace) -> int:
 
 
 async def _route(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         route = await admin.route(args.topic)
     rows = [_row(route, name) for name in sorted(one.broker_name for one in route.data.queues)]
     if args.json:
@@ -54,7 +54,7 @@ def _row(route: TopicRoute, broker_name: str) -> dict[str, Any]:
 
 
 async def _stats(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         report = await admin.topic_stats(args.topic)
     rows = [
         {
@@ -76,7 +76,7 @@ async def _stats(args: argparse.Namespace) -> int:
 
 
 async def _create(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         made = await admin.create_topic(
             args.topic, queues=args.queues, cluster=args.cluster, brokers=args.brokers
         )
@@ -89,7 +89,7 @@ async def _create(args: argparse.Namespace) -> int:
 
 
 async def _delete(args: argparse.Namespace) -> int:
-    async with Admin(args.namesrv) as admin:
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         report = await admin.topic_stats(args.topic)  # one that does not exist is said to be so
         if not args.yes:
             brokers = ", ".join(sorted({one.queue.broker_name for one in report.queues}))

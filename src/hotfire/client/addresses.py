@@ -28,7 +28,13 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     ('10.0.0.1:9876', '10.0.0.2:9876')
     """
     parts = text.replace(",", ";").split(";") if isinstance(text, str) else text
-    addresses = tuple(part.strip() for part in parts if part.strip())
+    try:
+        addresses = tuple(part.strip() for part in parts if part.strip())
+    except (AttributeError, TypeError):
+        raise ConfigError(
+            f"name servers {text!r:.60} are {type(text).__name__}: expected host:port, several joined by ';' "
+            "or in a list"
+        ) from None
     if not addresses:
         raise ConfigError("no name server given: expected host:port, several joined by ';'")
     for address in addresses:

@@ -20,6 +20,7 @@ from hotfire.client.adminviews import (
     QueueStats,
     TopicReport,
 )
+from hotfire.client.dialling import TlsChoice
 from hotfire.client.instance import ClientInstance
 from hotfire.client.queries import commit_offset, committed_offset
 from hotfire.client.routes import TopicRoute
@@ -33,6 +34,7 @@ from hotfire.model import (
     TopicConfig,
     is_system_group,
     is_system_topic,
+    retry_topic,
 )
 from hotfire.protocol.bodies import TopicList, decode_body, encode_body
 from hotfire.protocol.codes import ResponseCode
@@ -78,8 +80,10 @@ class Admin:
     ...         print((await admin.lag("billing")).total)
     """
 
-    def __init__(self, name_servers: str | Sequence[str], *, timeout_s: float = TIMEOUT_S) -> None:
-        self._instance = ClientInstance(name_servers)
+    def __init__(
+        self, name_servers: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, tls: TlsChoice = False
+    ) -> None:
+        self._instance = ClientInstance(name_servers, tls=tls)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
@@ -227,19 +231,26 @@ class Admin:
 
     async def lag(self, group: str, topic: str | None = None) -> GroupLag:
         """How far the group is, of all topics or one. GroupNotExist when no broker has heard of it."""
-        answers = await self._ask_masters(GetConsumeStats(consumer_group=group, topic=topic), STATS_TIMEOUT_S)
-        tables = [decode_body(ConsumeStats, answer.body) for answer in answers.values()]
-        queues = (
+        tables = await self._consume_stats(group, topic)
+        rows = {queue: row for table in tables for queue, row in table.offsets.items()}
+        if topic is None:  # asked for all, brokers leave out what the group has never read
+            retries = await self._consume_stats(group, retry_topic(group))
+            waiting = {queue: row for table in retries for queue, row in table.offsets.items()}
+            if any(row.broker_offset for row in waiting.values()):
+                rows = waiting | rows
+        if not rows:
+            await self._check_group(group)
+        found = (
             QueueLag(
                 queue, row.broker_offset, row.consumer_offset, row.pull_offset, _time(row.last_timestamp)
             )
-            for table in tables
-            for queue, row in table.offsets.items()
+            for queue, row in sorted(rows.items(), key=lambda one: one[0])
         )
-        found = tuple(sorted(queues, key=lambda one: one.queue))
-        if not found:
-            await self._check_group(group)
-        return GroupLag(group, found, sum(table.consume_tps for table in tables))
+        return GroupLag(group, tuple(found), sum(table.consume_tps for table in tables))
+
+    async def _consume_stats(self, group: str, topic: str | None) -> list[ConsumeStats]:
+        answers = await self._ask_masters(GetConsumeStats(consumer_group=group, topic=topic), STATS_TIMEOUT_S)
+        return [decode_body(ConsumeStats, answer.body) for answer in answers.values()]
 
     async def connections(self, group: str) -> GroupConnections:
         """Consumers of the group that some broker hears of. ConsumerNotOnline when there is none."""

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hotfire.client.messages import (
-    Outgoing,
-    check_is_message,
-    check_message,
-    message_properties,
-    property_string,
-)
+from hotfire.client.checks import check_is_message, check_message
+from hotfire.client.messages import Outgoing, message_properties, property_string
 from hotfire.client.results import SendResult
 from hotfire.errors import LocalProtocolError
 from hotfire.model import RETRY_PREFIX, Message
@@ -44,7 +39,7 @@ def check_batch(messages: Sequence[Message]) -> None:
             )
         if message.delay_level:
             raise LocalProtocolError(f"batch to {first.topic}: delayed messages travel alone")
-    if first.topic.startswith(RETRY_PREFIX):
+    if str(first.topic).startswith(RETRY_PREFIX):
         raise LocalProtocolError(f"batch to {first.topic}: messages to retry topics travel alone")
 
 
@@ -52,7 +47,12 @@ def prepare_batches(
     messages: Iterable[Message], next_id: Callable[[], str], *, body_bytes_max: int
 ) -> Iterator[Outgoing]:
     """The requests these messages make, each at most `body_bytes_max` long. All are checked first."""
-    messages = tuple(messages)
+    try:
+        messages = tuple(messages)
+    except TypeError:
+        raise LocalProtocolError(
+            f"{messages!r:.60} is {type(messages).__name__}; a batch is a list of Messages"
+        ) from None
     check_batch(messages)
     parts = [_part(message, next_id(), body_bytes_max) for message in messages]
     begin = size = 0

@@ -29,6 +29,8 @@ WAITED_S = 1.0
 
 
 class _Startable(Protocol):
+    begun_by: str
+
     async def start(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -42,6 +44,7 @@ class _Face(Generic[Inner]):
     def __init__(self, make: Callable[[], Inner], bridge: Bridge | None) -> None:
         self._bridge = bridge or Bridge.shared()
         self._inner = self._bridge.call(make)
+        self._inner.begun_by = "`with`"
 
     def start(self) -> None:
         self._bridge.run(self._inner.start())
@@ -154,6 +157,9 @@ class Consumer(_Face["consumer.Consumer"]):
     ) -> None:
         self._bridge.call(self._inner.subscribe, topic, listener, tags, sql=sql)
 
+    def listens_to(self, topic: str) -> bool:
+        return self._bridge.call(self._inner.listens_to, topic)
+
     def unsubscribe(self, topic: str) -> None:
         self._bridge.call(self._inner.unsubscribe, topic)
 
@@ -170,6 +176,10 @@ class Consumer(_Face["consumer.Consumer"]):
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
         return self._bridge.call(lambda: self._inner.queues)
+
+    @property
+    def damaged_count(self) -> int:
+        return self._bridge.call(lambda: self._inner.damaged_count)
 
 
 class PullConsumer(_Face["pullconsumer.PullConsumer"]):
@@ -203,6 +213,10 @@ class PullConsumer(_Face["pullconsumer.PullConsumer"]):
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         return self._bridge.call(self._inner.assignment)
+
+    @property
+    def damaged_count(self) -> int:
+        return self._bridge.call(lambda: self._inner.damaged_count)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return self._bridge.run(self._inner.queues(topic))

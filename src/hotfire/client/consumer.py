@@ -17,7 +17,9 @@ from typing import Any
 from hotfire.allocation import Strategy
 from hotfire.client import asked
 from hotfire.client.addresses import AddressSource
+from hotfire.client.checks import check_group, check_hooks, check_text
 from hotfire.client.consumersettings import ConsumeFrom, ConsumerSettings
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.handling import ConsumeHook
 from hotfire.client.instance import CLOSE_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.listening import Calling, Listener, calling
@@ -25,8 +27,8 @@ from hotfire.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets
 from hotfire.client.rebalance import strategy_of
 from hotfire.client.running import RunningConsumer
 from hotfire.client.subscriptions import Subscriptions, subscription
-from hotfire.errors import BrokerRefused, ConfigError, NotRunning
-from hotfire.model import ConsumerData, MessageQueue, check_group_name, retry_topic
+from hotfire.errors import ConfigError, NotRunning
+from hotfire.model import ConsumerData, MessageQueue, retry_topic
 from hotfire.net.clock import now_ms
 from hotfire.protocol.command import Command
 from hotfire.protocol.request import Request
@@ -67,14 +69,13 @@ class Consumer(Member):
         hooks: Sequence[ConsumeHook] = (),
         instance_name: str | None = None,
         offsets_directory: Path | str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
         **limits: Any,
     ) -> None:
         """`limits` are the further fields of ConsumerSettings, such as `queue_count_max`, by name."""
-        try:
-            check_group_name(group)
-        except BrokerRefused as refused:
-            raise ConfigError(refused.remark) from None
+        check_group(group)
+        check_text("instance_name", instance_name)
         unknown = sorted(limits.keys() - ConsumerSettings.__dataclass_fields__.keys())
         if unknown:
             raise ConfigError(f"group {group}: a consumer has no setting {', '.join(unknown)}")
@@ -85,9 +86,11 @@ class Consumer(Member):
         )  # fmt: skip
         self.settings.check()
         AddressSource(name_servers)  # a mistake is told now
+        tls_context(tls)
+        self._tls = tls
         self._name_servers = name_servers
         self._allocation = strategy_of(allocation)
-        self._hooks = tuple(hooks)
+        self._hooks: Sequence[ConsumeHook] = check_hooks(hooks)
         self._instance_name = instance_name or (BROADCASTING_INSTANCE if broadcasting else None)
         self._offsets_directory = offsets_directory
         self._rng = rng
@@ -143,6 +146,11 @@ class Consumer(Member):
         """The queues that are ours just now."""
         return tuple(one.queue for one in self._running.table.held())
 
+    @property
+    def damaged_count(self) -> int:
+        """Messages passed over since the start because they came damaged, twice; the log says which."""
+        return self._running.damaged_count
+
     # --- start and end ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -153,7 +161,7 @@ class Consumer(Member):
             self._subscriptions.renew(wanted.topic, now_ms())
         self._subscriptions.told(self._subscriptions.all())
         instance = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
         try:
             offsets = self._offset_store(instance)
@@ -201,7 +209,7 @@ class Consumer(Member):
     @property
     def _running(self) -> RunningConsumer:
         if self._parts is None:
-            raise NotRunning("the consumer is not running; use `async with` or start() first")
+            raise NotRunning(f"the consumer is not running; use {self.begun_by} or start() first")
         return self._parts
 
     # --- as a member of its instance -------------------------------------------------------------------

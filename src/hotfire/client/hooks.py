@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hotfire.client.checks import check_hooks
 from hotfire.client.results import SendResult
 from hotfire.errors import HotfireError
 from hotfire.model import Message, MessageQueue
@@ -51,7 +52,7 @@ class SendHooks:
     """Several hooks, in the order given."""
 
     def __init__(self, hooks: Sequence[SendHook]) -> None:
-        self._hooks = tuple(hooks)
+        self._hooks: Sequence[SendHook] = check_hooks(hooks)
 
     def __bool__(self) -> bool:
         return bool(self._hooks)

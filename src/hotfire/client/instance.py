@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from hotfire.client.addresses import AddressSource
 from hotfire.client.connections import Connections
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.nameservers import NameServers
 from hotfire.client.routes import Routes
 from hotfire.errors import ConfigError, ConnectError, HotfireError, NotRunning, Timeout
@@ -65,6 +66,8 @@ class Member:
     """
 
     group: str
+    begun_by = "`async with`"
+    """How an application starts it, for errors to say; without a loop it is another word."""
 
     def producer_data(self) -> ProducerData | None:
         return None
@@ -116,12 +119,14 @@ class ClientInstance:
         instance_name: str | None = None,
         on_request: OnRequest | None = None,
         rng: random.Random | None = None,
+        tls: TlsChoice = False,
     ) -> None:
         self.rng = rng or random.Random()
         self.client_id = client_id(instance_name)
         self.is_named = bool(instance_name)
         """Whether another process may have had this client id before us."""
-        self.connections = Connections(on_request or self._asked, self._dialled)
+        self.connections = Connections(on_request or self._asked, self._dialled, tls=tls_context(tls))
+        self.tls = tls
         self.name_servers = NameServers(AddressSource(name_servers), self.connections, self.rng)
         self.routes = Routes(self.name_servers)
         self.members: list[Member] = []
@@ -142,6 +147,7 @@ class ClientInstance:
         *,
         instance_name: str | None = None,
         rng: random.Random | None = None,
+        tls: TlsChoice = False,
     ) -> ClientInstance:
         """The running instance of this name, which `member` now belongs to; without a name, its own."""
         loop = asyncio.get_running_loop()
@@ -150,13 +156,18 @@ class ClientInstance:
         key = (loop, client_id(instance_name))
         instance = cls._shared.get(key) if instance_name else None
         if instance is None:
-            instance = cls(name_servers, instance_name=instance_name, rng=rng)
+            instance = cls(name_servers, instance_name=instance_name, rng=rng, tls=tls)
             if instance_name:
                 cls._shared[key] = instance
         elif not instance.name_servers.source.same_as(AddressSource(name_servers)):
             raise ConfigError(
                 f"instance {instance_name} is in use with name servers {instance.name_servers.source}; "
                 "choose another instance name for others"
+            )
+        elif instance.tls != tls:
+            raise ConfigError(
+                f"instance {instance_name} is in use with tls={instance.tls}, not {tls}; those of one name "
+                "share connections: choose another instance name"
             )
         instance._admit(member)
         if not instance.running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from hotfire.client.checks import check_callable, check_number
 from hotfire.errors import ConfigError, RateLimited, TooManyInFlight
 from hotfire.model import Message
 
@@ -40,6 +41,8 @@ class RateLimit:
     """Spaces sends evenly. Every send has a time before which it may not begin, one step after the last."""
 
     def __init__(self, per_s: float | None, on_limit: OnLimit | None) -> None:
+        check_number("max_rate", per_s, may_be_none=True)
+        check_callable("on_limit", on_limit)
         if per_s is not None and per_s <= 0:
             raise ConfigError(f"max_rate is {per_s:g} a second; give more than 0, or None for no limit")
         self._step_s = 0.0 if per_s is None else 1.0 / per_s

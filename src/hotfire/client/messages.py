@@ -1,6 +1,6 @@
 """Messages <-> what travels: a send request one way, stored records the other.
 
-Owns the checks before a message leaves and its properties.
+Owns a message's properties; what may be in it is looked at by `checks`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from hotfire.client.checks import BODY_BYTES_MAX, check_message, check_sendable
 from hotfire.client.compression import Compression, compress, decompress
-from hotfire.errors import BrokerRefused, LocalProtocolError, RemoteProtocolError
-from hotfire.model import (
-    AUTO_CREATE_TOPIC,
-    RETRY_PREFIX,
-    SEND_FORBIDDEN_TOPICS,
-    Message,
-    MessageQueue,
-    ReceivedMessage,
-    check_topic_name,
-)
+from hotfire.errors import LocalProtocolError, RemoteProtocolError
+from hotfire.model import AUTO_CREATE_TOPIC, RETRY_PREFIX, Message, MessageQueue, ReceivedMessage
 from hotfire.protocol.batch import decode_batch
 from hotfire.protocol.command import Buffer
 from hotfire.protocol.record import (
@@ -37,7 +30,6 @@ from hotfire.protocol.requests import SendBatchMessage, SendMessage, SendMessage
 
 log = logging.getLogger("hotfire.client")
 
-BODY_BYTES_MAX = 4 * 1024 * 1024
 COMPRESS_FROM_BYTES = 4096
 _BATCH = "BATCH"
 
@@ -64,52 +56,6 @@ class Outgoing(NamedTuple):
         return bool(self.ids)
 
 
-def check_message(message: Message, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
-    """Raise LocalProtocolError for what every broker would refuse; nothing is sent."""
-    check_is_message(message)
-    topic, body = message.topic, message.body
-    try:
-        check_topic_name(topic)
-    except BrokerRefused as refused:
-        raise LocalProtocolError(refused.remark) from None
-    if topic in SEND_FORBIDDEN_TOPICS:
-        raise LocalProtocolError(f"topic {topic} belongs to the broker; nobody else may send to it")
-    if not isinstance(body, bytes):
-        raise LocalProtocolError(f"message to {topic}: its body is {type(body).__name__}, not bytes")
-    if not body:
-        raise LocalProtocolError(f"message to {topic}: its body is empty")
-    if len(body) > body_bytes_max:
-        raise LocalProtocolError(
-            f"message to {topic}: its body has {len(body)} bytes, at most {body_bytes_max} fit"
-        )
-    _check_texts(message)
-
-
-def check_is_message(message: object) -> None:
-    if not isinstance(message, Message):
-        raise LocalProtocolError(
-            f"{message!r:.60} is {type(message).__name__}, not a Message; send Message(topic, body)"
-        )
-
-
-def _check_texts(message: Message) -> None:
-    keys: object = message.keys
-    if isinstance(keys, str):  # each letter would be a key
-        raise LocalProtocolError(
-            f"message to {message.topic}: its keys are one text, {keys!r:.60}; give a tuple of them"
-        )
-    for what, texts in (
-        ("tag", () if message.tag is None else (message.tag,)),
-        ("key", message.keys),
-        ("property", message.properties.values()),
-    ):
-        for text in texts:
-            if not isinstance(text, str):
-                raise LocalProtocolError(
-                    f"message to {message.topic}: {what} {text!r:.60} is {type(text).__name__}, not str"
-                )
-
-
 def prepare(
     message: Message,
     message_id: str,
@@ -117,9 +63,13 @@ def prepare(
     body_bytes_max: int = BODY_BYTES_MAX,
     compression: Compression | None = "zlib",
     compress_from_bytes: int = COMPRESS_FROM_BYTES,
+    is_ours: bool = False,
 ) -> Outgoing:
-    """Check the message, write its properties and compress its body if that is worth it."""
-    check_message(message, body_bytes_max=body_bytes_max)
+    """Check the message, write its properties and compress its body if that is worth it.
+
+    One that is the client's own may have properties that no application may set.
+    """
+    (check_sendable if is_ours else check_message)(message, body_bytes_max=body_bytes_max)
     properties = message_properties(message, message_id)
     body, sys_flag = message.body, 0
     if compression is not None and len(body) >= compress_from_bytes:

@@ -13,7 +13,14 @@ import random
 from hotfire.client.addresses import AddressSource
 from hotfire.client.connections import Connections
 from hotfire.client.single import SingleFlight
-from hotfire.errors import BrokerRefused, HotfireError, RequestNotSupported, Timeout, Unreachable
+from hotfire.errors import (
+    BrokerRefused,
+    ConnectionLost,
+    HotfireError,
+    RequestNotSupported,
+    Timeout,
+    Unreachable,
+)
 from hotfire.protocol.command import Command
 from hotfire.protocol.request import Request
 
@@ -83,7 +90,7 @@ class NameServers:
             except BrokerRefused:
                 raise
             except HotfireError as error:
-                failures.append(str(error))
+                failures.append(f"{error}{_doubt(error)}")
                 self._current = (self._current + 1) % len(self.addresses)
         raise Unreachable(
             f"no name server answered: {'; '.join(failures)}; start one there, or correct the address"
@@ -97,3 +104,12 @@ class NameServers:
         except Timeout:
             self._connections.drop(peer)
             raise
+
+
+def _doubt(error: HotfireError) -> str:
+    """Somebody is there who does not answer: it may be that he cannot."""
+    if isinstance(error, Timeout):
+        return ", though it was dialled; perhaps what listens there is no name server"
+    if isinstance(error, ConnectionLost):
+        return "; perhaps what listens there is no name server, or takes TLS only"
+    return ""

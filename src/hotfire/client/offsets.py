@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from hotfire.client.checks import check_number, check_queue
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
 from hotfire.errors import (
     BrokerRefused,
@@ -259,11 +260,13 @@ async def ask_offset(instance: ClientInstance, queue: MessageQueue, request: Req
 
 
 async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
+    check_queue(queue)
     request = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
     return await ask_offset(instance, queue, request)
 
 
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
+    check_queue(queue)
     request = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
     return await ask_offset(instance, queue, request)
 
@@ -272,6 +275,10 @@ async def offset_at(
     instance: ClientInstance, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "lower"
 ) -> int:
     """The first message stored at or after a time; `upper`: the last one not after it."""
+    check_queue(queue)
+    check_number("timestamp_ms", timestamp_ms)
+    if boundary not in ("lower", "upper"):
+        raise ConfigError(f"boundary={boundary!r:.60} is neither 'lower' nor 'upper'")
     request = SearchOffsetByTimestamp(
         topic=queue.topic,
         queue_id=queue.queue_id,

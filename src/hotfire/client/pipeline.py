@@ -154,7 +154,10 @@ class Pipelines:
     def send(self, message: Message) -> asyncio.Future[SendResult] | None:
         """The send, begun; None when it has to go the ordinary way."""
         topic = getattr(message, "topic", "")  # what is no message goes the ordinary way, which says so
-        lane = self._lanes.get(topic)
+        try:
+            lane = self._lanes.get(topic)
+        except TypeError:  # no text; the ordinary way says so, too
+            return None
         permits = self._permits
         if (
             lane is None

@@ -14,15 +14,24 @@ from typing import Any, Literal
 
 from hotfire.client.addresses import AddressSource
 from hotfire.client.batches import batch_results, prepare_batches
+from hotfire.client.checks import (
+    BODY_BYTES_MAX,
+    check_callable,
+    check_number,
+    check_queue,
+    check_text,
+    check_topic,
+)
 from hotfire.client.choosing import Rotation, Selector, select
 from hotfire.client.compression import Compression, check_compression
 from hotfire.client.confirm import NotStored, Stored, confirm
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.faults import Faults
 from hotfire.client.hooks import SendHook, SendHooks
 from hotfire.client.instance import ClientInstance, Member
 from hotfire.client.later import Later
 from hotfire.client.limits import IN_FLIGHT_MAX, OnLimit, Permits, RateLimit
-from hotfire.client.messages import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, Outgoing, prepare
+from hotfire.client.messages import COMPRESS_FROM_BYTES, Outgoing, prepare
 from hotfire.client.pipeline import Pipelines
 from hotfire.client.results import SendResult, SendStatus
 from hotfire.client.sending import Sender, Trial
@@ -79,12 +88,18 @@ class Producer(Member):
         on_limit: OnLimit | None = None,
         hooks: Sequence[SendHook] = (),
         instance_name: str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
         _check_group(group)
         check_compression(compression)
-        _check_numbers(timeout_s, min(retries, retries_async), in_flight_max)
+        _check_numbers(timeout_s, retries, retries_async, in_flight_max)
+        check_number("compress_from_bytes", compress_from_bytes)
+        check_number("message_bytes_max", message_bytes_max)
+        check_text("instance_name", instance_name)
         AddressSource(name_servers)
+        tls_context(tls)
+        self._tls = tls
         self.group = group
         self._name_servers = name_servers
         self._instance_name = instance_name
@@ -128,7 +143,7 @@ class Producer(Member):
         faults = Faults(enabled=self._avoid_slow_brokers, clock=asyncio.get_running_loop().time)
         self._rotation = Rotation(self._rng, faults)
         self._joined = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
         self._sender = Sender(
             self._joined,
@@ -171,7 +186,7 @@ class Producer(Member):
     @property
     def _instance(self) -> ClientInstance:
         if self._joined is None:
-            first = "use `async with`, or start() before sending"
+            first = f"use {self.begun_by}, or start() before sending"
             step = first if self._state == "not started" else "make a new one"
             raise NotRunning(f"the producer is {self._state}; {step}")
         self._joined.check_usable("producer")
@@ -179,6 +194,7 @@ class Producer(Member):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues a message to `topic` may go to."""
+        check_topic(topic)
         return (await self._instance.routes.to_write(topic, self._timeout_s)).write_queues
 
     # --- sending -------------------------------------------------------------------------------------
@@ -201,6 +217,7 @@ class Producer(Member):
         the message may be stored; `confirm` finds out. A given or selected queue is tried once.
         """
         outgoing = self._prepare(message)
+        _check_choice(queue, selector)
         with self._permits:
             trial = Trial(outgoing, self._deadline(timeout_s))
             return await self._send(trial, queue, selector, arg)
@@ -230,6 +247,7 @@ class Producer(Member):
         if queue is None and selector is None and timeout_s is None and pipelines is not None:
             future = pipelines.send(message)
         if future is None:
+            _check_choice(queue, selector)
             trial = Trial(self._prepare(message), self._deadline(timeout_s), mode="async")
             future = self._later.begin(lambda: self._send(trial, queue, selector, arg))
         if on_done is not None:
@@ -239,6 +257,7 @@ class Producer(Member):
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Hand the message to the network once. Nobody says whether it was stored."""
         outgoing = self._prepare(message)
+        _check_choice(queue, None)
         with self._permits:
             trial = Trial(outgoing, self._deadline(None), mode="oneway")
             await self._rate.wait(message, trial.deadline)
@@ -261,6 +280,7 @@ class Producer(Member):
         `results` of the error are those of the requests before it.
         """
         self._instance  # noqa: B018  # raises unless we run
+        _check_choice(queue, None)
         batches = prepare_batches(messages, self._next_id, body_bytes_max=self._body_bytes_max)
         results: list[SendResult] = []
         with self._permits:
@@ -323,10 +343,23 @@ class Producer(Member):
         return self._ids.next(now_ms())
 
     def _deadline(self, timeout_s: float | None) -> float:
-        return asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
+        given_s = self._timeout_s if timeout_s is None else timeout_s
+        try:
+            return asyncio.get_running_loop().time() + given_s
+        except TypeError:
+            check_number("timeout_s", given_s)
+            raise
+
+
+def _check_choice(queue: MessageQueue | None, selector: Selector | None) -> None:
+    if queue is not None:
+        check_queue(queue)
+    if selector is not None:
+        check_callable("selector", selector)
 
 
 def _check_group(group: str) -> None:
+    check_text("group", group)
     try:
         check_group_name(group)
     except BrokerRefused as refused:
@@ -335,7 +368,12 @@ def _check_group(group: str) -> None:
         raise LocalProtocolError(f"group {group} is everyone's default; give the producer a group of its own")
 
 
-def _check_numbers(timeout_s: float, retries: int, in_flight_max: int) -> None:
+def _check_numbers(timeout_s: float, retries: int, retries_async: int, in_flight_max: int) -> None:
+    check_number("timeout_s", timeout_s)
+    check_number("retries", retries)
+    check_number("retries_async", retries_async)
+    check_number("in_flight_max", in_flight_max)
+    retries = min(retries, retries_async)
     if timeout_s <= 0:
         raise ConfigError(f"timeout_s={timeout_s:g}: a send needs more than 0 s")
     if retries < 0:

@@ -18,7 +18,17 @@ from hotfire.allocation import Strategy
 from hotfire.client import offsets as queue_offsets
 from hotfire.client import pullasked
 from hotfire.client.addresses import AddressSource
+from hotfire.client.checks import (
+    check_callable,
+    check_group,
+    check_number,
+    check_offset,
+    check_queue,
+    check_text,
+    check_topic,
+)
 from hotfire.client.consumersettings import ConsumeFrom, check_consume_from
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.fetching import Fetched, Fetching, FetchLimits
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.offsets import Boundary, LocalOffsets, OffsetStore, RemoteOffsets
@@ -30,8 +40,8 @@ from hotfire.client.running import BEGIN_BEFORE_MS
 from hotfire.client.sharing import QueuesChanged, Sharing
 from hotfire.client.subscriptions import subscription
 from hotfire.client.topicwatch import TopicChanged, TopicWatch
-from hotfire.errors import BrokerRefused, ConfigError, NotAssigned, NotRunning
-from hotfire.model import ConsumerData, MessageQueue, ReceivedMessage, check_group_name
+from hotfire.errors import ConfigError, NotAssigned, NotRunning
+from hotfire.model import ConsumerData, MessageQueue, ReceivedMessage
 from hotfire.net.clock import now_ms
 from hotfire.protocol.command import Command
 from hotfire.protocol.request import Request
@@ -77,18 +87,29 @@ class PullConsumer(Member):
         on_assigned: QueuesChanged | None = None,
         on_revoked: QueuesChanged | None = None,
         instance_name: str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
         """`on_assigned` may seek: nothing of the new queues is pulled before it returns. `on_revoked` may
         commit. Either may be a coroutine function."""
-        try:
-            check_group_name(group)
-        except BrokerRefused as refused:
-            raise ConfigError(refused.remark) from None
+        check_group(group)
+        check_number("consume_timestamp_ms", consume_timestamp_ms, may_be_none=True)
+        check_number("batch_count", batch_count)
+        if batch_count < 1:
+            raise ConfigError(f"group {group}: batch_count={batch_count}: a pull asks for 1 message at least")
+        if limits is not None and not isinstance(limits, FetchLimits):
+            raise ConfigError(
+                f"group {group}: limits={limits!r:.60} are no FetchLimits; give FetchLimits(...)"
+            )
+        check_callable("on_assigned", on_assigned)
+        check_callable("on_revoked", on_revoked)
+        check_text("instance_name", instance_name)
         check_consume_from(group, consume_from)
         self.group = group
         self.auto_commit = auto_commit
         AddressSource(name_servers)  # a mistake is told now
+        tls_context(tls)
+        self._tls = tls
         self._name_servers = name_servers
         self._consume_from = consume_from
         self._consume_timestamp_ms = consume_timestamp_ms or now_ms() - BEGIN_BEFORE_MS
@@ -102,6 +123,7 @@ class PullConsumer(Member):
         self._sharing = Sharing(group, on_assigned, on_revoked)
         self._watch = TopicWatch(group)
         self._watching: asyncio.Task[None] | None = None
+        self._puller: Puller
         self._fetching: Fetching
         self._store: OffsetStore
         self._shares: Shares
@@ -112,9 +134,9 @@ class PullConsumer(Member):
         if self._joined is not None:
             raise NotRunning(f"the consumer of group {self.group} is already started")
         instance = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
-        puller = Puller(
+        puller = self._puller = Puller(
             instance,
             self.group,
             request=LitePullMessage,
@@ -123,6 +145,7 @@ class PullConsumer(Member):
             suspend_ms=SUSPEND_MS,
             timeout_s=PULL_TIMEOUT_S,
             flags=SUBSCRIPTION | LITE,
+            passes_damaged=True,
         )
         self._store = (
             LocalOffsets(instance.client_id, self.group)
@@ -181,7 +204,7 @@ class PullConsumer(Member):
     def _instance(self) -> ClientInstance:
         if self._joined is None:
             raise NotRunning(
-                f"the consumer of group {self.group} is not running; use `async with` or start() first"
+                f"the consumer of group {self.group} is not running; use {self.begun_by} or start() first"
             )
         self._joined.check_usable("consumer")
         return self._joined
@@ -205,8 +228,15 @@ class PullConsumer(Member):
         self._instance.check_usable("consumer")
         return tuple(sorted(one.queue for one in self._fetching.all() if not one.is_stopped))
 
+    @property
+    def damaged_count(self) -> int:
+        """Messages passed over since the start because they came damaged, twice; the log says which."""
+        self._instance.check_usable("consumer")
+        return self._puller.damaged_count
+
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of the topic that may be read."""
+        check_topic(topic)
         await self._instance.routes.refresh(topic, CALL_TIMEOUT_S)
         return tuple(await self._shares.queues(topic))
 
@@ -220,6 +250,10 @@ class PullConsumer(Member):
         self, timeout_s: float | None = POLL_TIMEOUT_S, *, count_max: int | None = None
     ) -> list[ReceivedMessage]:
         """The next messages of one queue; none when there is none in time. None waits for one."""
+        check_number("timeout_s", timeout_s, may_be_none=True)
+        check_number("count_max", count_max, may_be_none=True)
+        if count_max is not None and count_max < 1:
+            raise ConfigError(f"count_max={count_max}: a poll asks for 1 message at least")
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         count_max = self._batch_count if count_max is None else count_max
         fetching = self._running_fetching()
@@ -254,6 +288,7 @@ class PullConsumer(Member):
 
     def _ours(self, queue: MessageQueue) -> Fetched:
         self._instance.check_usable("consumer")
+        check_queue(queue)
         if queue not in self._fetching:
             raise NotAssigned(
                 f"topic {queue.topic} broker {queue.broker_name} queue {queue.queue_id} is not assigned to "
@@ -268,6 +303,7 @@ class PullConsumer(Member):
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Poll from `offset` on: nothing of the old place comes after this, not even what is on its way."""
         self._ours(queue)
+        check_offset(queue, offset)
         low, high = await asyncio.gather(self.min_offset(queue), self.max_offset(queue))
         if not low <= offset <= high:
             raise ConfigError(
@@ -324,8 +360,9 @@ class PullConsumer(Member):
         if offsets is None:
             places = ((one.queue, one.position) for one in self._fetching.all())
             offsets = {queue: position for queue, position in places if position is not None}
-        for queue in offsets:
+        for queue, offset in offsets.items():
             self._ours(queue)
+            check_offset(queue, offset)
         for queue, offset in offsets.items():
             self._store.set(queue, offset)
         if persist and self._broadcasting:

@@ -11,6 +11,7 @@ import enum
 from dataclasses import dataclass
 
 from hotfire.client.consumersettings import BATCH_BYTES
+from hotfire.client.damage import Damage, Damages
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
 from hotfire.client.routes import TopicRoute
 from hotfire.client.unpacking import unpack_messages
@@ -72,8 +73,12 @@ class Puller:
         suspend_ms: int = SUSPEND_MS,
         timeout_s: float = PULL_TIMEOUT_S,
         flags: int = 0,
+        passes_damaged: bool = False,
     ) -> None:
-        """`flags` go with each request: SUBSCRIPTION sends the expression along, LITE: offsets are ours."""
+        """`flags` go with each request: SUBSCRIPTION sends the expression along, LITE: offsets are ours.
+
+        With `passes_damaged` a message that comes damaged twice is left out; otherwise it is raised.
+        """
         self._instance = instance
         self._group = group
         self._request = request
@@ -82,11 +87,18 @@ class Puller:
         self._suspend_ms = suspend_ms
         self._timeout_s = timeout_s
         self._flags = flags
+        self._damages = Damages(group, may_pass=passes_damaged)
         self._suggested: dict[MessageQueue, int] = {}
+
+    @property
+    def damaged_count(self) -> int:
+        """Messages that were left out."""
+        return self._damages.passed_count
 
     def forget(self, queue: MessageQueue) -> None:
         """The queue is not ours any more."""
         self._suggested.pop(queue, None)
+        self._damages.forget(queue)
 
     async def pull(
         self,
@@ -126,26 +138,29 @@ class Puller:
             max_msg_bytes=self._bytes_max if bytes_max is None else bytes_max,
             broker_name=queue.broker_name,
         )
-        pulled = self._read(queue, wanted, await self._instance.invoke(address, request, deadline))
-        if pulled.messages and pulled.messages[0].queue_offset < offset:  # a batch may begin before it
-            pulled.messages[:] = [message for message in pulled.messages if message.queue_offset >= offset]
-        return pulled
+        return self._read(queue, offset, wanted, await self._instance.invoke(address, request, deadline))
 
-    def _read(self, queue: MessageQueue, wanted: Subscription, reply: Command) -> Pulled:
+    def _read(self, queue: MessageQueue, offset: int, wanted: Subscription, reply: Command) -> Pulled:
         status = _STATUS.get(reply.code)
         if status is None:
             raise BrokerRefused(reply.code, reply.remark or "")
         fields = PullReply.from_command(reply)
         self._suggested[queue] = fields.suggest_which_broker_id
         messages: list[ReceivedMessage] = []
+        next_offset = fields.next_begin_offset
         if status is PullStatus.FOUND:
             # Brokers compare hashes of tags only.
             tags = () if wanted.class_filter else wanted.tags
-            messages = unpack_messages(reply.body, queue, tags)
+            damages: list[Damage] = []
+            messages = unpack_messages(reply.body, queue, tags, damages)
+            if damages:
+                messages, next_offset = self._damages.sound(queue, offset, next_offset, messages, damages)
+            if messages and messages[0].queue_offset < offset:  # a batch may begin before it
+                messages = [message for message in messages if message.queue_offset >= offset]
         return Pulled(
             status,
             messages,
-            fields.next_begin_offset,
+            next_offset,
             fields.min_offset,
             fields.max_offset,
             len(reply.body),

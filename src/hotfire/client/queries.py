@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from hotfire.client.checks import check_offset, check_queue
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
 from hotfire.client.messages import received_messages
 from hotfire.client.offsets import broker_address
@@ -49,6 +50,7 @@ def checked(reply: Command) -> Command:
 
 async def earliest_store_time_ms(instance: ClientInstance, queue: MessageQueue) -> int | None:
     """When the first message of the queue was stored; None when it is empty."""
+    check_queue(queue)
     request = GetEarliestStoreTime(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
     stored = TimestampReply.from_command(await ask_queue(instance, queue, request)).timestamp
     return stored if stored >= 0 else None
@@ -56,6 +58,7 @@ async def earliest_store_time_ms(instance: ClientInstance, queue: MessageQueue) 
 
 async def committed_offset(instance: ClientInstance, group: str, queue: MessageQueue) -> int | None:
     """Where the group goes on in this queue; None when it has committed nothing."""
+    check_queue(queue)
     request = QueryConsumerOffset(
         consumer_group=group,
         topic=queue.topic,
@@ -71,6 +74,7 @@ async def committed_offset(instance: ClientInstance, group: str, queue: MessageQ
 
 async def commit_offset(instance: ClientInstance, group: str, queue: MessageQueue, offset: int) -> None:
     """The group goes on at `offset`, which may be lower than before; acknowledged by the broker."""
+    check_offset(queue, offset)
     request = UpdateConsumerOffset(
         consumer_group=group,
         topic=queue.topic,

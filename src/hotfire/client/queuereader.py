@@ -12,6 +12,8 @@ from typing import Self
 
 from hotfire.client import offsets, queries
 from hotfire.client.addresses import AddressSource
+from hotfire.client.checks import check_group, check_number, check_offset, check_text, check_topic
+from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.offsets import Boundary
 from hotfire.client.pulling import BATCH_COUNT, SUBSCRIPTION, Pulled, Puller
@@ -47,10 +49,15 @@ class QueueReader(Member):
         *,
         group: str = READER_GROUP,
         instance_name: str | None = None,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
+        check_group(group)
+        check_text("instance_name", instance_name)
         self.group = group
         AddressSource(name_servers)  # a mistake is told now
+        tls_context(tls)
+        self._tls = tls
         self._name_servers = name_servers
         self._instance_name = instance_name
         self._rng = rng
@@ -59,7 +66,7 @@ class QueueReader(Member):
 
     async def start(self) -> None:
         self._joined = await ClientInstance.join(
-            self, self._name_servers, instance_name=self._instance_name, rng=self._rng
+            self, self._name_servers, instance_name=self._instance_name, rng=self._rng, tls=self._tls
         )
         self._puller = Puller(self._joined, self.group, flags=SUBSCRIPTION)
 
@@ -78,7 +85,7 @@ class QueueReader(Member):
     @property
     def _instance(self) -> ClientInstance:
         if self._joined is None:
-            raise NotRunning("the reader is not running; use `async with` or start() before using it")
+            raise NotRunning(f"the reader is not running; use {self.begun_by} or start() before using it")
         self._joined.check_usable("reader")
         return self._joined
 
@@ -86,6 +93,7 @@ class QueueReader(Member):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues to read, as the name server knows them now."""
+        check_topic(topic)
         routes = self._instance.routes
         await routes.refresh(topic, CALL_TIMEOUT_S)
         return (await routes.to_read(topic, CALL_TIMEOUT_S)).read_queues
@@ -131,6 +139,10 @@ class QueueReader(Member):
         With `bytes_max` above 256 KiB brokers that know bulk pulls give up to 4096 messages and 4 MiB at
         once; otherwise an answer holds 32 messages and 256 KiB at most, whatever was asked for.
         """
+        check_offset(queue, offset)
+        check_number("count", count)
+        check_number("wait_s", wait_s)
+        check_number("bytes_max", bytes_max, may_be_none=True)
         wait_s = min(max(wait_s, 0.0), WAIT_S_MAX)
         self._instance.check_usable("reader")
         return await self._puller.pull(

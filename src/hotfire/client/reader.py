@@ -14,9 +14,10 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
 
+from hotfire.client.dialling import TlsChoice
 from hotfire.client.pulling import PullStatus
 from hotfire.client.queuereader import READER_GROUP, QueueReader
-from hotfire.errors import HotfireError, NotRunning
+from hotfire.errors import HotfireError, MessageDamaged, NotRunning
 from hotfire.model import MessageQueue, ReceivedMessage
 
 log = logging.getLogger("hotfire.client")
@@ -39,7 +40,8 @@ class TopicReader:
     ...             print(message.queue_offset, message.body)
 
     With `follow` the iteration waits for messages to come and outlives restarts of brokers; without it,
-    it ends at what was there when it began, and any failure is raised.
+    it ends at what was there when it began, and any failure is raised. A message that comes damaged twice is
+    raised in its place as MessageDamaged; iterating again goes on behind it.
     """
 
     def __init__(
@@ -51,14 +53,15 @@ class TopicReader:
         follow: bool = True,
         expression: str = "*",
         group: str = READER_GROUP,
+        tls: TlsChoice = False,
         rng: random.Random | None = None,
     ) -> None:
         self.topic = topic
         self._start = start
         self._follow = follow
         self._tags = expression
-        self._reader = QueueReader(name_servers, group=group, rng=rng)
-        self._buffer: asyncio.Queue[ReceivedMessage | None] = asyncio.Queue(BUFFERED_MAX)
+        self._reader = QueueReader(name_servers, group=group, tls=tls, rng=rng)
+        self._buffer: asyncio.Queue[ReceivedMessage | MessageDamaged | None] = asyncio.Queue(BUFFERED_MAX)
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -93,6 +96,8 @@ class TopicReader:
         if self._failure is not None and self._buffer.empty():
             raise self._failure
         message = await self._buffer.get()
+        if isinstance(message, MessageDamaged):
+            raise message
         if message is not None:
             return message
         if self._failure is not None:
@@ -149,11 +154,16 @@ class TopicReader:
     # --- one queue ---------------------------------------------------------------------------------
 
     async def _read(self, queue: MessageQueue, offset: int, end: int | None) -> None:
-        is_told = False
+        is_told, suspect = False, -1
         while end is None or offset < end:
             try:
                 offset = await self._pull(queue, offset, end)
                 is_told = False
+            except MessageDamaged as error:
+                if error.queue_offset == suspect:  # else it may have been harmed on its way
+                    await self._buffer.put(error)
+                    offset = error.next_offset
+                suspect = error.queue_offset
             except HotfireError as error:
                 if not self._follow or not error.retriable:
                     raise

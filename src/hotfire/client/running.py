@@ -74,6 +74,7 @@ class RunningConsumer:
             count_max=settings.pull_batch,
             bytes_max=settings.pull_batch_bytes,
             flags=SUBSCRIPTION if settings.send_expressions else 0,
+            passes_damaged=True,
         )
         self._locks = (
             QueueLocks(instance, settings.group, settings.pace.lock_timeout_s) if settings.orderly else None
@@ -114,6 +115,10 @@ class RunningConsumer:
         """Topics whose queues are not known, and why."""
         self._claimed: set[str] = set()
         self._closed = False
+
+    @property
+    def damaged_count(self) -> int:
+        return self._puller.damaged_count
 
     @property
     def retries_max(self) -> int:

@@ -114,6 +114,7 @@ class SendBack:
                 delay_level=FIRST_LEVEL + message.reconsume_times,
             ),
             message.message_id,
+            is_ours=True,
         )
         request = SendMessageV2(
             producer_group=INNER_GROUP,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hotfire.errors import BrokerRefused, ConfigError
-from hotfire.model import Subscription, check_topic_name
+from hotfire.client.checks import check_topic
+from hotfire.errors import ConfigError
+from hotfire.model import Subscription
 from hotfire.protocol.filters import tag_subscription
 
 SQL = "SQL92"
@@ -24,11 +25,15 @@ def subscription(
     >>> subscription("orders", ["pay", "refund"]).expression
     'pay || refund'
     """
-    try:
-        check_topic_name(topic)
-    except BrokerRefused as refused:
-        raise ConfigError(refused.remark) from None
+    check_topic(topic)
     if sql is not None:
+        if not isinstance(sql, str):
+            raise ConfigError(f"topic {topic}: condition {sql!r:.60} is {type(sql).__name__}, not str")
+        if tags != "*":
+            raise ConfigError(
+                f"topic {topic}: tags={tags!r:.60} and sql={sql!r:.60}: a subscription is by tags or by a "
+                "condition; leave one out, and ask for tags in the condition by TAGS IN ('a', 'b')"
+            )
         if not sql.strip():
             raise ConfigError(f"topic {topic}: the condition is empty; leave it out to read everything")
         return Subscription(topic, sql, SQL, version=version)

@@ -12,7 +12,9 @@ from collections.abc import Collection
 from zlib import crc32
 
 from hotfire import core
+from hotfire.client.damage import Damage
 from hotfire.client.messages import received_messages
+from hotfire.errors import RecordInvalid
 from hotfire.model import MessageQueue, ReceivedMessage
 from hotfire.protocol.command import Buffer
 from hotfire.protocol.record import (
@@ -22,6 +24,7 @@ from hotfire.protocol.record import (
     RECORD_BYTES_MIN,
     Host,
     SysFlag,
+    decode_record,
     parse_properties,
 )
 
@@ -39,8 +42,13 @@ _hosts: dict[bytes, str] = {}
 _compiled = None if core.Unpacker is None else core.Unpacker(ReceivedMessage)
 
 
-def unpack_messages(body: Buffer, queue: MessageQueue, tags: Collection[str] = ()) -> list[ReceivedMessage]:
-    """The messages in `body`, pulled from `queue`; with `tags`, only those that have one of them."""
+def unpack_messages(
+    body: Buffer, queue: MessageQueue, tags: Collection[str] = (), damages: list[Damage] | None = None
+) -> list[ReceivedMessage]:
+    """The messages in `body`, pulled from `queue`; with `tags`, only those that have one of them.
+
+    Records that cannot be read are left out and put into `damages`; without it RecordInvalid is raised.
+    """
     data = body if isinstance(body, bytes) else bytes(body)
     messages: list[ReceivedMessage] = []
     topic, at, end = queue.topic.encode(), 0, len(data)
@@ -54,11 +62,20 @@ def unpack_messages(body: Buffer, queue: MessageQueue, tags: Collection[str] = (
         # The plain road takes this one, and says what is wrong with it if anything is.
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
         following = at + size if RECORD_BYTES_MIN <= size < end - at else end
-        messages += [
-            message
-            for message in received_messages(data[at:following], queue.broker_name)
-            if not tags or message.tag in tags
-        ]
+        try:
+            messages += [
+                message
+                for message in received_messages(data[at:following], queue.broker_name)
+                if not tags or message.tag in tags
+            ]
+        except RecordInvalid as error:
+            if damages is None:
+                raise
+            is_rest = not _has_layout(data, at)
+            declared_offset = int.from_bytes(data[at + 20 : at + 28], "big", signed=True)
+            damages.append(Damage(len(messages), declared_offset, str(error), is_rest))
+            if is_rest:
+                break
         at = following
     return messages
 
@@ -121,6 +138,15 @@ def ordinary_run(
             )
         at = following
     return at
+
+
+def _has_layout(data: bytes, at: int) -> bool:
+    """Whether only its checksum is wrong, so that the record ends where it says."""
+    try:
+        decode_record(data, at, check_crc=False)
+    except RecordInvalid:
+        return False
+    return True
 
 
 def _host(data: bytes) -> str:

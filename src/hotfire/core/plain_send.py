@@ -220,9 +220,9 @@ def _properties(message: Any, message_id: str) -> str | None:
     if type(keys) is not tuple or not all(type(key) is str for key in keys) or type(wait) is not bool:
         return None
     text = " ".join(keys)
-    if (keys and not text) or not _is_plain(text):
+    if not all(keys) or any(" " in key for key in keys) or not _is_plain(text):
         return None
-    if tag is not None and (type(tag) is not str or not tag or not _is_plain(tag)):
+    if tag is not None and (type(tag) is not str or not tag or "||" in tag or not _is_plain(tag)):
         return None
     parts = [("KEYS", text)] if keys else []
     parts += [("UNIQ_KEY", message_id), ("WAIT", "true" if wait else "false")]

@@ -261,11 +261,19 @@ static int joined_keys(PyObject *keys, char *out, Py_ssize_t *size) {
     for (Py_ssize_t i = 0; i < count; i++) {
         text key;
         if (!plain_text(PyTuple_GET_ITEM(keys, i), &key) || *size + key.size + (i > 0) > TEXT_MAX) return 0;
+        if (!key.size || memchr(key.p, ' ', (size_t)key.size)) return 0; /* it would not be found */
         if (i) out[(*size)++] = ' ';
         memcpy(out + *size, key.p, (size_t)key.size);
         *size += key.size;
     }
-    return !count || *size;
+    return 1;
+}
+
+/* Tags that hold what separates tags in subscriptions reach nobody. */
+static int holds_bars(text tag) {
+    for (Py_ssize_t i = 1; i < tag.size; i++)
+        if (tag.p[i] == '|' && tag.p[i - 1] == '|') return 1;
+    return 0;
 }
 
 static uint8_t *put_property(uint8_t *p, const char *name, const char *value, size_t size) {
@@ -287,7 +295,7 @@ static int plain_message(pipe_object *self, PyObject **part, text *tag, char *ke
     if (!PyBytes_CheckExact(part[BODY]) || PyBytes_GET_SIZE(part[BODY]) < 1 || PyBytes_GET_SIZE(part[BODY]) > self->body_max) return 0;
     if (!is_zero(part[FLAG]) || !is_zero(part[DELAY])) return 0;
     if (!PyDict_CheckExact(part[PROPERTIES]) || PyDict_GET_SIZE(part[PROPERTIES])) return 0;
-    if (part[TAG] != Py_None && (!plain_text(part[TAG], tag) || !tag->size)) return 0;
+    if (part[TAG] != Py_None && (!plain_text(part[TAG], tag) || !tag->size || holds_bars(*tag))) return 0;
     return (part[WAIT] == Py_True || part[WAIT] == Py_False) && joined_keys(part[KEYS], keys, keys_size);
 }
 

@@ -17,7 +17,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Protocol, cast
 
 from hotfire.errors import (
@@ -61,10 +61,24 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, SSLCertVerificationError):
+        return (
+            f"certificate verify failed: {error.verify_message}; trust those that vouch for it, by tls=FILE, "
+            "--tls-trust FILE or tls.client.trustCertPath"
+        )
     # For a refused connection asyncio's own text has the address again, and not the reason.
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "it hung up on our TLS; does it take any?"
+
+
+def _who_answers(data: bytes) -> str | None:
+    """Who says this, if it is somebody often found at an address that was meant to be another's."""
+    if data.startswith(b"HTTP/"):
+        return "an HTTP server answers there, no name server and no broker"
+    if data.startswith(b"\x15\x03"):  # an alert
+        return "who answers there takes TLS connections only"
+    return None
 
 
 class Rider(Protocol):
@@ -361,7 +375,7 @@ class _Link(asyncio.Protocol):
             for command in self._reader.receive_data(data):
                 self._peer._receive(command)
         except RemoteProtocolError as error:
-            self._peer._fail(RemoteProtocolError(f"{self._peer.address}: {error}"))
+            self._peer._fail(RemoteProtocolError(f"{self._peer.address}: {_who_answers(data) or error}"))
             if self.transport is not None:
                 self.transport.abort()
 

@@ -38,6 +38,23 @@ def test_lag_is_what_is_left_to_read(terminal: Shell, billing: tuple[str, str]) 
     assert f"{found['lag']} messages behind" in printed
 
 
+def test_retries_nobody_has_read_are_behind_too(
+    cluster: BlockingCluster, terminal: Shell, billing: tuple[str, str]
+) -> None:
+    """What waits in the group's retry topic is shown and counted, also while the group has read none."""
+    group, topic = billing
+    retries = f"%RETRY%{group}"
+    cluster.create_topic(retries, queues=1)
+    assert {row["topic"] for row in terminal.json("group", "lag", group)["queues"]} == {topic}
+    terminal.send(retries, "again", "and again")
+    found = terminal.json("group", "lag", group)
+    rows = {(row["topic"], row["queue"]): row for row in found["queues"]}
+    assert (rows[retries, FIRST]["committed"], rows[retries, FIRST]["end"]) == (0, 2)
+    assert found["lag"] == sum(row["lag"] for row in found["queues"]) == 4
+    shown = terminal.json("group", "show", group)
+    assert {"topic": retries, "lag": 2} in shown["topics"]
+
+
 @pytest.mark.parametrize(
     ("place", "first", "other"),
     [("earliest", 0, 0), ("latest", 4, 1), ("-1", 1, None), ("+1", 3, None), ("-100", 0, None), ("1h", 0, 0)],

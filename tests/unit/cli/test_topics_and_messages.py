@@ -141,6 +141,19 @@ def test_places_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
             reset_place(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("a\n\nb\n", "1 empty line was"), ("\n\na\r\n\r\n", "3 empty lines were"), ("a\n \n", "")],
+)
+def test_empty_lines_are_told(terminal: Shell, tmp_path: Any, text: str, told: str) -> None:
+    """A message needs a body: lines without one are left out, and counted."""
+    file = tmp_path / "lines"
+    file.write_text(text)
+    code, out, err = terminal.call("send", "empty-lines", "--file", str(file))
+    assert (code, out.count("SEND_OK")) == (0, len([line for line in text.split("\n") if line.rstrip("\r")]))
+    assert (f"{told} left out: a message needs a body" in err) if told else "left out" not in err
+
+
 def test_lines_from_a_pipe_in_batches(
     cluster: BlockingCluster, terminal: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:

@@ -227,10 +227,10 @@ def test_a_broker_that_says_busy_makes_pulls_wait_a_little(monkeypatch: pytest.M
             pull, codes = loop._puller._read, [ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_ERROR]
             delay = loop._delay
 
-            def read(queue: object, wanted: object, reply: object) -> object:
+            def read(queue: object, offset: object, wanted: object, reply: object) -> object:
                 if codes and queue.topic == "T":  # type: ignore[attr-defined]
                     reply.code = codes.pop(0)  # type: ignore[attr-defined]
-                return pull(queue, wanted, reply)  # type: ignore[arg-type]
+                return pull(queue, offset, wanted, reply)  # type: ignore[arg-type]
 
             async def measured(queue: object, error: object) -> float:
                 waits.append(await delay(queue, error))  # type: ignore[arg-type]

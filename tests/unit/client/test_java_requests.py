@@ -23,7 +23,7 @@ def again(properties: dict[str, str], topic: str, body: bytes, flag: int) -> Mes
         topic,
         body,
         tag=properties.get("TAGS"),
-        keys=(properties["KEYS"],) if "KEYS" in properties else (),
+        keys=tuple(properties.get("KEYS", "").split()),
         properties={name: value for name, value in properties.items() if name not in OURS},
         flag=flag,
         delay_level=int(properties.get("DELAY", 0)),
@@ -55,7 +55,7 @@ def test_a_send_is_the_frame_java_would_write() -> None:
     seen: Counter[str] = Counter()
     for command, request, properties in sends(batch=False):
         message = again(properties, request.topic, request.body or b"-", request.flag)
-        outgoing = prepare(message, properties["UNIQ_KEY"], compression=None)
+        outgoing = prepare(message, properties["UNIQ_KEY"], compression=None, is_ours=True)
         flag = outgoing.sys_flag | request.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
         outgoing = outgoing._replace(sys_flag=flag, body=request.body)
         queue = MessageQueue(request.topic, request.broker_name or "", request.queue_id)

@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
 import pytest
@@ -14,6 +14,8 @@ from hotfire.client.blocking import _Face
 from hotfire.client.bridge import Bridge
 from hotfire.errors import LocalProtocolError, NotRunning
 from hotfire.testing import Cluster
+
+NAMESRV = "127.0.0.1:9876"
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,23 @@ def test_waiting_for_oneself_is_refused(namesrv: str) -> None:
 
         with pytest.raises(NotRunning, match="its own loop"):
             bridge.run(mistaken())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: sync.Producer(NAMESRV).send(Message("T", b"x")),
+        lambda: sync.Producer(NAMESRV).send_soon(Message("T", b"x")).result(),
+        lambda: sync.Consumer(NAMESRV, group="g").suspend(),
+        lambda: sync.PullConsumer(NAMESRV, group="g").poll(),
+        lambda: sync.QueueReader(NAMESRV).queues("T"),
+    ],
+)
+def test_who_forgot_to_start_is_told_in_terms_of_this_front(use: Callable[[], object]) -> None:
+    """There is no loop here, so no `async with`."""
+    with pytest.raises(NotRunning, match=r"use `with`,? or start") as told:
+        use()
+    assert "async" not in str(told.value)
 
 
 def test_the_front_has_what_the_asyncio_client_has() -> None:

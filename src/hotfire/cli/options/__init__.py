@@ -20,6 +20,19 @@ def add_namesrv(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_tls(parser: argparse.ArgumentParser) -> None:
+    """How servers are dialled."""
+    parser.add_argument(
+        "--tls", action="store_true", help="with TLS, as this machine's authorities vouch for"
+    )
+    parser.add_argument(
+        "--tls-trust", metavar="FILE", help="with TLS, as the certificates in FILE, PEM, vouch for"
+    )
+    parser.add_argument(
+        "--tls-unverified", action="store_true", help="with TLS, and whoever answers is believed"
+    )
+
+
 def add_json(parser: argparse.ArgumentParser, what: str = "as JSON, for programs") -> None:
     parser.add_argument("--json", action="store_true", help=what)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hotfire.cli.options import add_json, add_namesrv, add_where, number
+from hotfire.cli.options import add_json, add_namesrv, add_tls, add_where, number
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,4 +29,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--yes", action="store_true", help="really; without it, what would go is told")
     for action in (listing, show, lag, create, delete):
         add_namesrv(action)
+        add_tls(action)
         add_json(action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hotfire.cli.options import add_json, add_namesrv, number, queue
+from hotfire.cli.options import add_json, add_namesrv, add_tls, number, queue
 from hotfire.cli.options.places import TIME_HELP, reset_place
 
 
@@ -18,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action.add_argument("group", metavar="GROUP")
         action.add_argument("topic", metavar="TOPIC")
         add_namesrv(action)
+        add_tls(action)
         add_json(action)
     reset.add_argument(
         "--to", metavar="PLACE", type=reset_place, required=True,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from hotfire.cli.options import add_json, add_namesrv, positive, queue, seconds
+from hotfire.cli.options import add_json, add_namesrv, add_tls, positive, queue, seconds
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(
-        "body", metavar="BODY", nargs="?", help="the message; without it, each line of input is one"
+        "body",
+        metavar="BODY",
+        nargs="?",
+        help="the message; without it, each line of input that is not empty is one",
     )
     add_namesrv(parser)
+    add_tls(parser)
     parser.add_argument("--tag", metavar="TAG")
     parser.add_argument(
         "--key", metavar="KEY", action="append", default=[], help="may be given several times"
@@ -24,7 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="to be delivered later: 1 is 1 s, 5 is 1 min, 18 is 2 h",
     )  # fmt: skip
     parser.add_argument("--count", metavar="N", type=int, default=1, help="send BODY this many times")
-    parser.add_argument("--file", metavar="FILE", help="send each line of a file; - is standard input")
+    parser.add_argument(
+        "--file", metavar="FILE", help="send each line of a file that is not empty; - is standard input"
+    )
     parser.add_argument(
         "--batch", metavar="N", type=positive, default=1, help="so many messages in a request (%(default)s)"
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from hotfire.cli.options import add_json, add_namesrv, positive
+from hotfire.cli.options import add_json, add_namesrv, add_tls, positive
 from hotfire.cli.options.places import TIME_HELP, Place, start_place
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC")
     add_namesrv(parser)
+    add_tls(parser)
     parser.add_argument(
         "--from", dest="start", metavar="PLACE", type=start_place, default=Place("latest"),
         help=f"earliest, latest (unless told otherwise), a time, or an offset in every queue; {TIME_HELP}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hotfire.cli.options import add_json, add_namesrv, add_where, positive
+from hotfire.cli.options import add_json, add_namesrv, add_tls, add_where, positive
 
 QUEUES = 8
 
@@ -28,4 +28,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--yes", action="store_true", help="really; without it, what would go is told")
     for action in (listing, route, stats, create, delete):
         add_namesrv(action)
+        add_tls(action)
         add_json(action)
