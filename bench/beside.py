@@ -97,6 +97,7 @@ def draining(tools: LoadTools, broker: str, seconds: int) -> Iterator[list[int]]
         reading = beside.submit(
             tools.pull,
             broker, DRAIN_TOPIC, queues=DRAIN_QUEUES, readers=1, batch=32, seconds=seconds + BEFORE_S,
+            is_aside=True,
         )  # fmt: skip
         time.sleep(BEFORE_S / 2)
         yield counts
@@ -127,8 +128,6 @@ def besieging(broker: str) -> Iterator[list[int]]:
 
 @contextmanager
 def others(tools: LoadTools, kind: str, server: HotfireProcess, seconds: int) -> Iterator[list[int]]:
-    if kind == "drain":
-        forget_pages(server.store)
     with {
         "queries": lambda: asking(server.broker),
         "drain": lambda: draining(tools, server.broker, seconds),
@@ -152,13 +151,15 @@ def send_keyed(broker: str, count: int) -> None:
             connection.recv(size, socket.MSG_WAITALL)
 
 
-def forget_pages(store: Path) -> None:
-    """Have the kernel let go of the log's pages."""
+def go_cold(server: HotfireProcess) -> None:
+    """Have the kernel let go of the log's pages: it keeps what a living process has mapped."""
+    server.terminate()
     os.sync()
-    for file in (store / "commitlog").iterdir():
+    for file in (server.store / "commitlog").iterdir():
         fd = os.open(file, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
+    server.restart()
 
 
 def prepare(tools: LoadTools, server: HotfireProcess, drain_bytes: int) -> None:
@@ -190,6 +191,8 @@ def measure(
         prepare(tools, server, drain_bytes)
         for pair in range(pairs):
             for kind in kinds:
+                if kind == "drain":
+                    go_cold(server)
                 piece.runs.append(turn(tools, server, kind, "alone", pair, seconds))
                 with others(tools, kind, server, seconds) as counts:
                     run = turn(tools, server, kind, "hotfire", pair, seconds)

@@ -133,17 +133,38 @@ class LoadTools:
         return _sent(self._run("tailgen", broker, topic, shape, seconds=seconds, pattern=_SENT))
 
     def pull(
-        self, broker: str, topic: str, *, queues: int, readers: int, batch: int, seconds: int
+        self,
+        broker: str,
+        topic: str,
+        *,
+        queues: int,
+        readers: int,
+        batch: int,
+        seconds: int,
+        is_aside: bool = False,
     ) -> Measured:
+        """`is_aside`: it gets the processor only when nobody else wants it, as if on a machine of its own."""
         shape = [str(queues), str(readers), str(batch), str(seconds)]
-        found = self._run("pullgen", broker, topic, shape, seconds=seconds, pattern=_PULLED)
+        found = self._run(
+            "pullgen", broker, topic, shape, seconds=seconds, pattern=_PULLED, is_aside=is_aside
+        )
         return Measured(float(found["rate"]), int(found["acked"]), int(found["refused"]))
 
     def _run(
-        self, tool: str, broker: str, topic: str, shape: list[str], *, seconds: int, pattern: re.Pattern[str]
+        self,
+        tool: str,
+        broker: str,
+        topic: str,
+        shape: list[str],
+        *,
+        seconds: int,
+        pattern: re.Pattern[str],
+        is_aside: bool = False,
     ) -> re.Match[str]:
         host, _, port = broker.rpartition(":")
         command = [str(self._directory / tool), host, port, topic, *shape]
+        if is_aside:
+            command = ["chrt", "--idle", "0", *command]
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + GRACE_S, check=False)
         found = pattern.search(done.stdout)
         if found is None or done.returncode not in (0, SOME_REFUSED):

@@ -111,6 +111,13 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     dirty_bytes_max: int = setting(
         256 << 20, "ASYNC_FLUSH: unsynced bytes beyond which senders wait for the disk.", unit="bytes", low=0
     )
+    cold_read_bytes_per_second: int = setting(
+        32 << 20,
+        "What consumers far behind get from the disk while messages are stored, or twice what is stored if"
+        " that is more; those who send feel it. 0: as fast as the disk gives it.",
+        unit="bytes",
+        low=0,
+    )
     transient_store_pool_enable: bool = setting(
         False, "ASYNC_FLUSH: acknowledge what is in locked memory, write it every 200 ms. A crash loses that."
     )
@@ -257,6 +264,7 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
             dirty_bytes_max=self.dirty_bytes_max,
             delays_ms=delays_ms(self.message_delay_level),
             busy_ms=self.os_page_cache_busy_time_out_mills,
+            cold_bytes_per_s=self.cold_read_bytes_per_second,
             pool_buffers=self.transient_store_pool_size if self.has_pool else 0,
             commit_interval_ms=self.commit_interval_commit_log,
             commit_least_pages=self.commit_commit_log_least_pages,

@@ -62,8 +62,11 @@ static void *flusher(void *arg) {
         int sync = j->job_sync;
         pthread_mutex_unlock(&j->lock);
         atomic_store_explicit(&j->turn_at_ns, hf_clock_ns(), memory_order_relaxed);
+        atomic_store_explicit(&j->is_writing, 1, memory_order_relaxed);
         const char *step;
         int error = write_turn(turn, sync != HF_WRITE, &step);
+        atomic_store_explicit(&j->is_writing, 0, memory_order_relaxed);
+        atomic_fetch_add_explicit(&j->turned_bytes, (int64_t)turn->size, memory_order_relaxed);
         if (!error && sync == HF_SYNC_MARK && j->mark_fd >= 0) write_mark(j, turn->end);
         pthread_mutex_lock(&j->lock);
         j->job = 0;
@@ -584,6 +587,7 @@ static PyObject *journal_close(hf_journal *j, PyObject *ignored) {
     Py_RETURN_NONE;
 }
 static PyObject *journal_stalled(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->stalled); }
+static PyObject *journal_is_written(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(hf_journal_is_written(j)); }
 static PyObject *journal_busy(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->busy); }
 static PyObject *journal_full(hf_journal *j, void *closure) { (void)closure; return PyBool_FromLong(j->is_full || j->turns[j->filling].size >= j->turn_bytes_max); }
 static PyObject *journal_pending(hf_journal *j, void *closure) { (void)closure; return PyLong_FromSize_t(j->turns[j->filling].size); }
@@ -612,6 +616,7 @@ static PyMemberDef journal_members[] = {
     {"summed_from", Py_T_LONGLONG, offsetof(hf_journal, summed_from), 0, "Records from here on end in their checksum."},
     {NULL}};
 static PyGetSetDef journal_getset[] = {
+    {"is_written", (getter)journal_is_written, NULL, "Turns were written within the last moments, and will be.", NULL},
     {"stalled", (getter)journal_stalled, NULL, "The turn found no room on the disk; retry() tries again.", NULL},
     {"busy", (getter)journal_busy, NULL, "A turn is in the flusher's hands.", NULL},
     {"is_full", (getter)journal_full, NULL, "The turn being filled takes no more.", NULL},

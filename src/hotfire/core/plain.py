@@ -181,6 +181,7 @@ class Journal:
         self.written: int = end
         self.last_timestamp, self.summed_from = 0, (1 << 63) - 1
         self.busy = self.stalled = False
+        self.is_written = True  # as far as others are to know: here everything is slow, and they leave room
         self._files = files
         self._mark: tuple[int, int, bytes] | None = None
         self._turn_bytes_max = turn_bytes_max
@@ -446,7 +447,7 @@ class Reader:
     """Cold reads beside the loop."""
 
     def __init__(self, *, files: Files = os) -> None:
-        self.queued = 0
+        self.queued = self.pace_least = 0
         self._files = files
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._jobs: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()

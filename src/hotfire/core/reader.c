@@ -1,6 +1,8 @@
 /* Cold reads beside the loop: a native thread reads log bytes that are not in memory while the pull is parked.
    How far ahead to read is decided here and not by the kernel, which asks the disk for megabytes at a time (8 MiB on
-   many cloud machines): a sync of the log that came meanwhile would wait for all of them. */
+   many cloud machines): a sync of the log that came meanwhile would wait for all of them. Here it is one block after the
+   other, a turn of the log goes before each, and while turns are written blocks keep to a pace. What is read ahead is
+   found in memory by the pulls that follow, which the lane then serves: the farther ahead, the fewer come here at all. */
 #define _GNU_SOURCE
 #include "store.h"
 #include <errno.h>
@@ -9,10 +11,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define BLOCK_BYTES (128 << 10)    /* asked of the disk at once: records of other queues between ours come along */
-#define PACE_BYTES_PER_S (192 << 20)
+#define BLOCK_BYTES (64 << 10)     /* asked of the disk at once: records of other queues between ours come along */
+#define AHEAD_BYTES_MAX (128 << 10) /* for one who reads on; one who has just come gets a block */
+#define STREAMS 8                  /* who read on are told from who do not, so many of them */
+#define PACE_OVER_NS 100000000      /* how much is written is counted over so long */
 #define NS_PER_S 1000000000
-#define TURN_RECENT_NS 20000000    /* who stored something so lately is taken to go on with it */
+#define LET_PASS_NS 50000          /* how often it is asked whether the turn is written */
+#define LET_PASS_MAX 40            /* 2 ms: readers go on too, whatever the disk takes for a sync */
 
 typedef struct { int fd; int64_t position; hf_piece piece; } part;
 typedef struct job {
@@ -26,6 +31,9 @@ typedef struct job {
     part parts[];
 } job;
 
+/* One who reads a file on from where he was: up to where its blocks were asked for, and how far ahead of him. */
+typedef struct { int fd; int64_t until, ahead; uint64_t used; } stream;
+
 typedef struct {
     PyObject_HEAD
     pthread_t thread;
@@ -33,30 +41,75 @@ typedef struct {
     pthread_cond_t wake;
     job *todo, **todo_tail, *done, **done_tail;
     int running, stop, event_fd, queued;
-    int brought_fd;                  /* the reader's: up to where it has asked the disk for blocks, and of which file */
-    int64_t brought_until;
+    stream streams[STREAMS];         /* the reader's own */
+    uint64_t brought;                /* times it asked the disk for something */
+    long long pace_least;            /* bytes a second while turns are written, or twice what is written in them; 0: any */
+    int64_t pace, paced_at_ns, paced_at_bytes; /* bytes a second now, and since when and from what it is counted */
 } hf_reader;
 
-/* Asks for the blocks the part lies in and the one behind them, without waiting; how many bytes of them had not been
-   asked for before. Advice: an error is no harm. */
-static int64_t bring_blocks(hf_reader *r, const part *p) {
-    int64_t from = p->position / BLOCK_BYTES * BLOCK_BYTES;
-    int64_t until = (p->position + p->piece.size - 1) / BLOCK_BYTES * BLOCK_BYTES + 2 * BLOCK_BYTES;
-    if (p->fd == r->brought_fd && from < r->brought_until && until >= r->brought_until) from = r->brought_until;
-    r->brought_fd = p->fd;
-    r->brought_until = until;
-    if (from >= until) return 0;
-    posix_fadvise(p->fd, 0, 0, POSIX_FADV_RANDOM);
-    posix_fadvise(p->fd, from, until - from, POSIX_FADV_WILLNEED);
-    return until - from;
+static void rest(int64_t ns) {
+    struct timespec pause = {ns / NS_PER_S, ns % NS_PER_S};
+    nanosleep(&pause, NULL);
 }
 
-/* 0 or an errno. What is in memory is taken from there; else the disk is asked, and `cold` grows by what it has to bring. */
-static int read_part(hf_reader *r, const part *p, uint8_t *out, int64_t *cold) {
+/* A turn in the flusher's hands goes before what is read: people wait for it, and the disk does one after the other. */
+static void let_turn_pass(hf_journal *journal) {
+    for (int i = 0; i < LET_PASS_MAX && atomic_load_explicit(&journal->is_writing, memory_order_relaxed); i++) rest(LET_PASS_NS);
+}
+
+static int64_t pace_of(hf_reader *r, hf_journal *journal) {
+    int64_t now = hf_clock_ns(), since = now - r->paced_at_ns;
+    if (since > PACE_OVER_NS) {
+        int64_t bytes = atomic_load_explicit(&journal->turned_bytes, memory_order_relaxed);
+        int64_t twice = (int64_t)(2.0 * (double)(bytes - r->paced_at_bytes) * NS_PER_S / (double)since);
+        r->pace = r->paced_at_ns && twice > r->pace_least ? twice : r->pace_least; /* who is behind catches up */
+        r->paced_at_ns = now;
+        r->paced_at_bytes = bytes;
+    }
+    return r->pace;
+}
+
+/* Asks the disk for the blocks from..until. Those who send feel each read twice, on the disk and when the loop hands its
+   bytes out: while turns are written blocks come at a pace, with nobody sending as fast as the disk gives them.
+   All of it is advice: an error is no harm. */
+static void bring_blocks(hf_reader *r, hf_journal *journal, int fd, int64_t from, int64_t until) {
+    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM); /* nothing beyond what is asked for */
+    for (; from < until; from += BLOCK_BYTES) {
+        let_turn_pass(journal);
+        posix_fadvise(fd, from, BLOCK_BYTES, POSIX_FADV_WILLNEED);
+        if (r->pace_least > 0 && hf_journal_is_written(journal)) rest((int64_t)BLOCK_BYTES * NS_PER_S / pace_of(r, journal));
+    }
+}
+
+static stream *stream_of(hf_reader *r, const part *p, int64_t from, int64_t until) {
+    stream *oldest = &r->streams[0];
+    for (int i = 0; i < STREAMS; i++) {
+        stream *s = &r->streams[i];
+        if (s->used && s->fd == p->fd && from <= s->until && until >= s->until - AHEAD_BYTES_MAX) return s;
+        if (s->used < oldest->used) oldest = s;
+    }
+    *oldest = (stream){p->fd, from, 0, 0};
+    return oldest;
+}
+
+/* The part is not in memory: it, and what will be wanted next by one who reads on. */
+static void bring(hf_reader *r, hf_journal *journal, const part *p) {
+    int64_t from = p->position / BLOCK_BYTES * BLOCK_BYTES;
+    int64_t until = (p->position + p->piece.size - 1) / BLOCK_BYTES * BLOCK_BYTES + BLOCK_BYTES;
+    stream *s = stream_of(r, p, from, until);
+    s->used = ++r->brought;
+    if (until <= s->until) return; /* asked for already, and on its way */
+    s->ahead = !s->ahead ? BLOCK_BYTES : s->ahead < AHEAD_BYTES_MAX ? 2 * s->ahead : AHEAD_BYTES_MAX;
+    bring_blocks(r, journal, p->fd, s->until, until + s->ahead);
+    s->until = until + s->ahead;
+}
+
+/* 0 or an errno. */
+static int read_part(hf_reader *r, hf_journal *journal, const part *p, uint8_t *out) {
     struct iovec whole = {out, (size_t)p->piece.size};
     ssize_t n = preadv2(p->fd, &whole, 1, p->position, RWF_NOWAIT);
     int32_t done = n > 0 ? (int32_t)n : 0;
-    if (done < p->piece.size) *cold += bring_blocks(r, p);
+    if (done < p->piece.size) bring(r, journal, p);
     while (done < p->piece.size) {
         n = pread(p->fd, out + done, (size_t)(p->piece.size - done), p->position + done);
         if (n < 0) { if (errno == EINTR) continue; return errno; }
@@ -66,26 +119,17 @@ static int read_part(hf_reader *r, const part *p, uint8_t *out, int64_t *cold) {
     return 0;
 }
 
-/* Those who send feel each read twice, on the disk and when the loop hands its bytes out: while turns are written, what
-   is cold comes no faster than this. With nobody sending it comes as fast as the disk gives it. */
-static int64_t rest_ns(hf_journal *journal, int64_t cold) {
-    int64_t since_turn = hf_clock_ns() - atomic_load_explicit(&journal->turn_at_ns, memory_order_relaxed);
-    return since_turn > TURN_RECENT_NS ? 0 : cold * NS_PER_S / PACE_BYTES_PER_S;
-}
-
 /* Reads all parts, and counts the records before the first harmed one, which would take the loop as long again. */
-static int64_t do_job(hf_reader *r, job *j) {
+static void do_job(hf_reader *r, job *j) {
     uint8_t *out = j->out;
-    int64_t cold = 0;
     int harmed = !j->topic_text.p;
     for (int i = 0; i < j->count && !j->error; i++) {
         const part *p = &j->parts[i];
-        j->error = read_part(r, p, out, &cold);
+        j->error = read_part(r, j->journal, p, out);
         harmed = harmed || j->error || !hf_record_sound(out, &p->piece, j->topic_text, j->queue_id, j->summed_from);
         j->sound += !harmed;
         out += p->piece.size;
     }
-    return cold ? rest_ns(j->journal, cold) : 0;
 }
 
 static void *serve(void *arg) {
@@ -99,7 +143,7 @@ static void *serve(void *arg) {
         if (!r->todo) r->todo_tail = &r->todo;
         if (r->stop) j->error = ECANCELED;
         pthread_mutex_unlock(&r->lock);
-        int64_t rest = do_job(r, j);
+        do_job(r, j);
         pthread_mutex_lock(&r->lock);
         j->next = NULL;
         *r->done_tail = j;
@@ -107,11 +151,6 @@ static void *serve(void *arg) {
         uint64_t one = 1;
         ssize_t ignored = write(r->event_fd, &one, 8);
         (void)ignored;
-        if (!rest || r->stop) continue;
-        pthread_mutex_unlock(&r->lock); /* from here on the job may be gone */
-        struct timespec pause = {rest / NS_PER_S, rest % NS_PER_S};
-        nanosleep(&pause, NULL);
-        pthread_mutex_lock(&r->lock);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
@@ -120,7 +159,6 @@ static void *serve(void *arg) {
 static int reader_init(hf_reader *r, PyObject *args, PyObject *kwargs) {
     (void)args; (void)kwargs;
     if (r->running) { PyErr_SetString(PyExc_RuntimeError, "reader is already running"); return -1; }
-    r->brought_fd = -1;
     r->todo_tail = &r->todo;
     r->done_tail = &r->done;
     r->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -245,7 +283,10 @@ static PyMethodDef reader_methods[] = {
     {"fileno", (PyCFunction)reader_fileno, METH_NOARGS, "The eventfd that rings when a read is done."},
     {"close", (PyCFunction)reader_close, METH_NOARGS, "Ends the thread; reads not yet begun are dropped."},
     {NULL}};
-static PyMemberDef reader_members[] = {{"queued", Py_T_INT, offsetof(hf_reader, queued), Py_READONLY, NULL}, {NULL}};
+static PyMemberDef reader_members[] = {
+    {"queued", Py_T_INT, offsetof(hf_reader, queued), Py_READONLY, NULL},
+    {"pace_least", Py_T_LONGLONG, offsetof(hf_reader, pace_least), 0, "Before the first read: bytes a second while turns are written."},
+    {NULL}};
 PyTypeObject hf_reader_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "hotfire.core._core.Reader", .tp_basicsize = sizeof(hf_reader), .tp_flags = Py_TPFLAGS_DEFAULT,

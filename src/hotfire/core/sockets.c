@@ -13,6 +13,7 @@
 
 #define EVENTS_MAX 256
 #define PASS_BYTES_MAX (1u << 18)  /* received or sent, beyond which others of the loop have their turn */
+#define PASS_BYTES_SHARED (1u << 16) /* the same while turns are written: to send a quarter of a megabyte takes longer than a sync */
 #define READY_KEPT (1 << 20)       /* a larger buffer of replies is given back after its use */
 
 /* ---- link: one peer ---- */
@@ -362,8 +363,11 @@ static PyObject *sockets_receive(hf_sockets *s, PyObject *args) {
         s->served = s->events_count - s->events_at;
         look(s);
     }
-    while (!owner && s->events_at < s->events_count && s->moved < PASS_BYTES_MAX) {
-        hf_link *k = link_at(s, s->events_at++);
+    size_t bytes_max = l && hf_journal_is_written(l->journal) ? PASS_BYTES_SHARED : PASS_BYTES_MAX;
+    while (!owner && s->events_at < s->events_count && s->moved < bytes_max) {
+        hf_link *k = link_at(s, s->events_at);
+        if (k && k->bulk && replies && bytes_max == PASS_BYTES_SHARED) break; /* what waits for the log is to be written first */
+        s->events_at++;
         if (k) k->listed = 0;
         if (k && k->reading && k->owner) { /* else gone or held since the set was asked */
             Py_INCREF(k);

@@ -129,6 +129,8 @@ typedef struct {
     pthread_cond_t wake;
     int running, job, done, stop, job_sync, error, event_fd;
     _Atomic int64_t turn_at_ns;    /* when it last began with one, by hf_clock_ns; the reader looks too */
+    _Atomic int64_t turned_bytes;  /* written so far */
+    _Atomic int is_writing;        /* it has a turn in its hands now */
     const char *error_step;
     uint8_t *pool;                 /* locked memory of both turns, if any */
     size_t pool_bytes;
@@ -152,6 +154,11 @@ int hf_journal_index_room(hf_journal *j, size_t keys); /* likewise */
 void hf_journal_index_later(hf_journal *j, int64_t physical, int64_t timestamp, uint32_t hash);
 int hf_journal_fetch(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, or errno */
 hf_segment *hf_journal_segment(hf_journal *j, int64_t offset);
+/* Whether turns are being written: who stored something so lately is taken to go on with it, and feels what is slow. */
+#define HF_TURN_RECENT_NS 20000000
+static inline int hf_journal_is_written(hf_journal *j) {
+    return hf_clock_ns() - atomic_load_explicit(&j->turn_at_ns, memory_order_relaxed) <= HF_TURN_RECENT_NS;
+}
 int hf_journal_copy(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, EOPNOTSUPP: not known */
 void hf_segment_unmap(hf_segment *s);
 

@@ -486,11 +486,14 @@ class Disk:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-disk")
         return self._worker.submit(work)
 
-    def aside(self, work: Callable[[], T]) -> Future[T]:
-        """Run a query on a thread of its own: it may take long, and what is beside the loop may not wait."""
+    def aside(self, work: Callable[[], T], *, rests: bool) -> Future[T]:
+        """Run a query on a thread of its own: it may take long, and what is beside the loop may not wait.
+
+        With `rests` not at once, but after a rest that others have from the query before.
+        """
         if self._asker is None:
             self._asker = Asker()
-        return self._asker.submit(work)
+        return self._asker.submit(work, rests=rests)
 
     def finish(self) -> None:
         """Wait for the work beside the loop and end its threads."""

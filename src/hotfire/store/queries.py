@@ -85,7 +85,7 @@ class Queries:
     def _ask(self, work: Callable[[], Any], token: object) -> None:
         self._bell.fileno()  # made before anyone can ring it
         self._reading.asked += 1
-        future = self._disk.aside(work)
+        future = self._disk.aside(work, rests=self._log.journal.is_written)
         self._asked.append((token, future))
         future.add_done_callback(lambda _: self._bell.ring())
 

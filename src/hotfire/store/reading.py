@@ -69,10 +69,13 @@ class Read:
 class Reading:
     """Reads of one store."""
 
-    def __init__(self, disk: Disk, commitlog: CommitLog, distrust: Callable[[], None]) -> None:
+    def __init__(
+        self, disk: Disk, commitlog: CommitLog, distrust: Callable[[], None], cold_bytes_per_s: int = 0
+    ) -> None:
         self._log = commitlog
         self._distrust = distrust
         self._reader = disk.reader()
+        self._reader.pace_least = cold_bytes_per_s
         self.memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self.in_use: dict[int, int] = {}
         """Segments that cold reads under way look at, and how many do."""
@@ -165,9 +168,11 @@ class Reading:
         if sane < len(found.pieces):
             found.next_offset = found.pieces[sane][2]
             del found.pieces[sane:]
-        if sum(map(_SIZE, found.pieces)) <= BYTES_MAX_MEMORY:
-            found.data = self._log.journal.fetch(found.pieces)
-        # much at once is read beside the loop even if it is in memory: to copy and check it takes long
+        if sum(map(_SIZE, found.pieces)) > BYTES_MAX_MEMORY:
+            return (
+                found  # much at once is read beside the loop be it in memory: to copy and check it takes long
+            )
+        found.data = self._log.journal.fetch(found.pieces)
         return found if found.data is None else self._checked(found, queue.key)
 
     def _count_sane(self, pieces: list[Piece]) -> int:

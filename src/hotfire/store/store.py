@@ -130,7 +130,7 @@ class Store:
         flushing.synced = flushing.derived = end
         if self._config.append_crc:
             flushing.summed_from = journal.summed_from = min(checkpoint.summed_from, end)
-        self._reading = Reading(disk, self._log, self._distrust_queues)
+        self._reading = Reading(disk, self._log, self._distrust_queues, self._config.cold_bytes_per_s)
         self._retention = Retention(
             disk, self._config.retention, self._log, self._queues, self._index, self._reading
         )

@@ -249,7 +249,7 @@ def test_a_hundred_questions_under_way_hold_nobody_up(heart: Harness) -> None:
     key = QueryMessage(topic="T", key="a", max_num=1, begin_timestamp=0, end_timestamp=EVER)
     time = SearchOffsetByTimestamp(topic="T", queue_id=0, timestamp=START_MS)
     asker, disk_answers = heart.connect(50_200), threading.Event()
-    heart.store.queries.disk.aside(disk_answers.wait)
+    heart.store.queries.disk.aside(disk_answers.wait, rests=False)
     heart.receive(*itertools.islice(itertools.cycle([view, key, time]), 100), to=asker)
     try:
         for number in range(50):

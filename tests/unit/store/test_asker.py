@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotfire.store import asker
-from hotfire.store.asker import REST_S_MAX, REST_TIMES, Asker
+from hotfire.store.asker import REST_S_MAX, REST_S_MIN, REST_TIMES, Asker
 
 
 class Clock:
@@ -47,27 +47,36 @@ def test_it_rests_for_what_the_question_before_used_of_a_processor(clock: Clock)
         clock.work(0.002)
         raise ValueError("no")
 
-    thread.submit(lambda: clock.work(0.001)).result()
+    thread.submit(lambda: clock.work(0.001), rests=True).result()
     assert clock.slept == []
     with pytest.raises(ValueError, match="no"):
-        thread.submit(fail).result()
-    thread.submit(lambda: clock.work(1.0)).result()
-    thread.submit(lambda: None).result()
+        thread.submit(fail, rests=True).result()
+    thread.submit(lambda: clock.work(1.0), rests=True).result()
+    thread.submit(lambda: None, rests=True).result()
     assert clock.slept == pytest.approx([REST_TIMES * 0.001, REST_TIMES * 0.002, REST_S_MAX])
     clock.now_s += 1.0
-    thread.submit(lambda: None).result()
+    thread.submit(lambda: None, rests=True).result()
     assert len(clock.slept) == 3
     thread.shutdown(wait=True)
 
 
 def test_waiting_for_the_disk_is_no_work(clock: Clock) -> None:
-    """A question that took a second, all of it the disk's, is followed at once."""
+    """A question that took a second, all of it the disk's, is followed after a moment."""
     thread = Asker()
 
     def wait() -> None:
         clock.now_s += 1.0
 
-    thread.submit(wait).result()
-    thread.submit(wait).result()
+    thread.submit(wait, rests=True).result()
+    thread.submit(wait, rests=True).result()
+    assert clock.slept == pytest.approx([REST_S_MIN])
+    thread.shutdown(wait=True)
+
+
+def test_with_nobody_storing_anything_there_is_no_rest(clock: Clock) -> None:
+    """Nobody would have anything of it."""
+    thread = Asker()
+    for _ in range(3):
+        thread.submit(lambda: clock.work(0.005), rests=False).result()
     assert clock.slept == []
     thread.shutdown(wait=True)
