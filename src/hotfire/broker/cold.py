@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hotfire.net.heart import Connection
 
 READS_PER_CONNECTION_MAX = 32
-"""At 64 to 256 KiB each. More in flight would not make one disk faster."""
+"""At 64 to 256 KiB each, or 4 MiB for who asks for so much. More would not make one disk faster."""
 LINE_PER_CONNECTION_MAX = 4096
 """A client has one pull per queue under way; the largest topic has so many."""
 

@@ -114,7 +114,7 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     cold_read_bytes_per_second: int = setting(
         32 << 20,
         "What consumers far behind get from the disk while messages are stored, or twice what is stored if"
-        " that is more; those who send feel it. 0: as fast as the disk gives it.",
+        " that is more; those who send feel it. At least 1 MiB; 0: as fast as the disk gives it.",
         unit="bytes",
         low=0,
     )

@@ -147,9 +147,10 @@ def _check(settings: dict[str, str]) -> None:
     from hotfire.broker.config import BrokerConfig
     from hotfire.settings import from_properties
 
-    _, unknown = from_properties(BrokerConfig, settings)
+    config, unknown = from_properties(BrokerConfig, settings)
     if unknown:
         raise ConfigError(f"no such setting: {', '.join(unknown)}; `hotfire broker -p` lists them all")
+    config.refuse_replication()
 
 
 async def _serve_one(settings: dict[str, str], namesrv: str, stop: asyncio.Event) -> None:

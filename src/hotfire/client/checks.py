@@ -8,7 +8,7 @@ The quick way of sends does not come by here: what it does not take itself goes 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex
 
 from hotfire.errors import BrokerRefused, ConfigError, LocalProtocolError
 from hotfire.model import (
@@ -136,7 +136,7 @@ def _check_tag(message: Message, tag: str) -> None:
 
 def _check_words(message: Message, keys: Iterable[str]) -> None:
     for key in keys:
-        if key.split() != [key]:
+        if not key or " " in key:
             _refuse(
                 message,
                 f"key {key!r:.60} has blanks in it, or is empty: keys travel joined by blanks, so it would "
@@ -173,7 +173,7 @@ def check_group(group: object) -> None:
 
 def check_number(name: str, value: object, *, may_be_none: bool = False) -> None:
     """ConfigError unless it can be counted with."""
-    if not isinstance(value, (int, float)) and not (may_be_none and value is None):
+    if not isinstance(value, (int, float, SupportsIndex)) and not (may_be_none and value is None):
         raise ConfigError(f"{name}={value!r:.60} is {_kind(value)}, not a number")
 
 
@@ -210,7 +210,7 @@ def check_queue(queue: object) -> None:
 def check_offset(queue: MessageQueue, offset: object) -> None:
     """ConfigError unless it is a place in this queue."""
     check_queue(queue)
-    if not isinstance(offset, int):
+    if not isinstance(offset, SupportsIndex):
         raise ConfigError(
             f"topic {queue.topic} broker {queue.broker_name} queue {queue.queue_id}: offset {offset!r:.60} "
             f"is {_kind(offset)}, not int"

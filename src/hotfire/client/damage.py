@@ -62,8 +62,7 @@ class Damages:
         for number, damage in enumerate(damages):
             if damage.before_count:
                 least = max(least, messages[damage.before_count - 1].queue_offset + 1)
-            declared = damage.declared_offset
-            at = declared if least <= declared < next_offset else least
+            at = _place(damage, least, next_offset, messages)
             if damage.is_rest or damage.before_count in [one.before_count for one in damages[number + 1 :]]:
                 behind = at + 1
             else:
@@ -72,8 +71,8 @@ class Damages:
             error = MessageDamaged(queue, at, behind, damage.reason)
             if not self._may_pass or self._suspects.get(queue) != at:
                 self._suspects[queue] = at
-                if at > offset:
-                    return Sound(messages[: damage.before_count], at)
+                if least > offset:
+                    return Sound(messages[: damage.before_count], least)
                 raise error
             self._pass(error)
             if damage.is_rest:
@@ -90,3 +89,14 @@ class Damages:
             self._group, lost.queue.topic, lost.queue.broker_name, lost.queue.queue_id, lost.queue_offset,
             lost.next_offset, lost.reason,
         )  # fmt: skip
+
+
+def _place(damage: Damage, least: int, next_offset: int, messages: list[ReceivedMessage]) -> int:
+    """Where the damaged one is: as it says if that can be, for a filter may have left out what was before it.
+
+    Of one whose end is unknown nothing is believed: what lies between would be lost without a word.
+    """
+    is_last = damage.before_count == len(messages)
+    limit = next_offset if is_last else messages[damage.before_count].queue_offset
+    declared = damage.declared_offset
+    return declared if not damage.is_rest and least <= declared < limit else least

@@ -61,10 +61,10 @@ static void *flusher(void *arg) {
         hf_turn *turn = &j->turns[!j->filling];
         int sync = j->job_sync;
         pthread_mutex_unlock(&j->lock);
-        atomic_store_explicit(&j->turn_at_ns, hf_clock_ns(), memory_order_relaxed);
         atomic_store_explicit(&j->is_writing, 1, memory_order_relaxed);
         const char *step;
         int error = write_turn(turn, sync != HF_WRITE, &step);
+        atomic_store_explicit(&j->turn_at_ns, hf_clock_ns(), memory_order_relaxed);
         atomic_store_explicit(&j->is_writing, 0, memory_order_relaxed);
         atomic_fetch_add_explicit(&j->turned_bytes, (int64_t)turn->size, memory_order_relaxed);
         if (!error && sync == HF_SYNC_MARK && j->mark_fd >= 0) write_mark(j, turn->end);

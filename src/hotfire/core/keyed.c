@@ -1,5 +1,5 @@
-/* Whether the record at a place of the log has a key: read and judged without the interpreter lock, so that any number
-   of queries leave the loop alone. Its plain twin is Looker.keyed in store/queries.py. */
+/* Which records of the log have a key: read and judged without the interpreter lock, so that any number of queries leave
+   the loop alone. Its plain twin is Looker.keyed_plain in store/queries.py. */
 #include "store.h"
 #include <errno.h>
 #include <unistd.h>

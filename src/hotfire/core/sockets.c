@@ -13,7 +13,7 @@
 
 #define EVENTS_MAX 256
 #define PASS_BYTES_MAX (1u << 18)  /* received or sent, beyond which others of the loop have their turn */
-#define PASS_BYTES_SHARED (1u << 16) /* the same while turns are written: to send a quarter of a megabyte takes longer than a sync */
+#define PASS_ANSWERS_SHARED (1u << 16) /* answered at once while turns are written: more would take longer than a sync does */
 #define READY_KEPT (1 << 20)       /* a larger buffer of replies is given back after its use */
 
 /* ---- link: one peer ---- */
@@ -60,7 +60,7 @@ static int may_send(hf_link *k) {
 }
 
 /* To the kernel, and what it does not take, or any error there is, to the transport. */
-static void deliver(hf_link *k, const uint8_t *p, size_t size, int64_t now) {
+static void deliver(hf_link *k, const uint8_t *p, size_t size, int is_bulk, int64_t now) {
     size_t sent = 0;
     k->active_ms = now;
     while (sent < size && may_send(k)) {
@@ -69,13 +69,13 @@ static void deliver(hf_link *k, const uint8_t *p, size_t size, int64_t now) {
         if (n <= 0) break;
         sent += (size_t)n;
     }
-    k->bulk = size >= HF_BULK_BYTES;
+    k->bulk = is_bulk;
     if (sent == size || !k->owner) return;
     k->sends = 0;
     PyObject *rest = PyBytes_FromStringAndSize((const char *)p + sent, (Py_ssize_t)(size - sent));
     PyObject *done = rest ? PyObject_CallMethod(k->owner, "write", "O", rest) : NULL;
     if (!done) PyErr_WriteUnraisable(k->owner); /* the end of this peer; others want their replies */
-    k->bulk = size >= HF_BULK_BYTES; /* of all of it, not of what was left */
+    k->bulk = is_bulk; /* by all of it, not by what was left */
     Py_XDECREF(done);
     Py_XDECREF(rest);
 }
@@ -112,7 +112,7 @@ static void replies_dealloc(hf_replies *r) {
 static PyObject *replies_send(hf_replies *r, PyObject *arg) {
     long long now = PyLong_AsLongLong(arg);
     if (now == -1 && PyErr_Occurred()) return NULL;
-    for (int i = 0; i < r->count; i++) deliver(r->items[i].link, r->data + r->items[i].start, r->items[i].size, now);
+    for (int i = 0; i < r->count; i++) deliver(r->items[i].link, r->data + r->items[i].start, r->items[i].size, 0, now); /* however many sends they answer */
     Py_RETURN_NONE;
 }
 
@@ -150,7 +150,7 @@ typedef struct {
     int links_room;
     struct epoll_event events[EVENTS_MAX];
     int events_count, events_at, served; /* served: peers that were ready in this pass */
-    size_t moved;                        /* bytes received and sent in this pass */
+    size_t moved, answered;              /* bytes received and sent in this pass, and those of them sent */
     int clock;                           /* store times are the clock's after each receive, not the pass's */
 } hf_sockets;
 
@@ -263,8 +263,9 @@ static int take_replies(hf_sockets *s, hf_lane *l, hf_link *k, hf_replies **repl
         PyObject *ready = l->ready; /* ours while Python code runs, which might ask the lane for something */
         l->ready = NULL;
         l->ready_size = 0;
-        deliver(k, (const uint8_t *)PyBytes_AS_STRING(ready), size, now);
+        deliver(k, (const uint8_t *)PyBytes_AS_STRING(ready), size, size >= HF_BULK_BYTES, now);
         s->moved += size;
+        s->answered += size;
         if (!l->ready && PyBytes_GET_SIZE(ready) <= READY_KEPT) l->ready = ready;
         else Py_DECREF(ready);
     }
@@ -359,14 +360,15 @@ static PyObject *sockets_receive(hf_sockets *s, PyObject *args) {
     Py_ssize_t at = 0, count = 0;
     if (l) hf_lane_begin(l);
     if (!again) {
-        s->moved = 0;
+        s->moved = s->answered = 0;
         s->served = s->events_count - s->events_at;
         look(s);
     }
-    size_t bytes_max = l && hf_journal_is_written(l->journal) ? PASS_BYTES_SHARED : PASS_BYTES_MAX;
-    while (!owner && s->events_at < s->events_count && s->moved < bytes_max) {
+    int is_shared = l && hf_journal_is_written(l->journal);
+    size_t answers_max = is_shared ? PASS_ANSWERS_SHARED : PASS_BYTES_MAX;
+    while (!owner && s->events_at < s->events_count && s->moved < PASS_BYTES_MAX && s->answered < answers_max) {
         hf_link *k = link_at(s, s->events_at);
-        if (k && k->bulk && replies && bytes_max == PASS_BYTES_SHARED) break; /* what waits for the log is to be written first */
+        if (k && k->bulk && replies && is_shared) break; /* what waits for the log is to be written first */
         s->events_at++;
         if (k) k->listed = 0;
         if (k && k->reading && k->owner) { /* else gone or held since the set was asked */

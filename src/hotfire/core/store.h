@@ -128,7 +128,7 @@ typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     int running, job, done, stop, job_sync, error, event_fd;
-    _Atomic int64_t turn_at_ns;    /* when it last began with one, by hf_clock_ns; the reader looks too */
+    _Atomic int64_t turn_at_ns;    /* when it was last done with one, by hf_clock_ns; the reader looks too */
     _Atomic int64_t turned_bytes;  /* written so far */
     _Atomic int is_writing;        /* it has a turn in its hands now */
     const char *error_step;
@@ -157,6 +157,7 @@ hf_segment *hf_journal_segment(hf_journal *j, int64_t offset);
 /* Whether turns are being written: who stored something so lately is taken to go on with it, and feels what is slow. */
 #define HF_TURN_RECENT_NS 20000000
 static inline int hf_journal_is_written(hf_journal *j) {
+    if (atomic_load_explicit(&j->is_writing, memory_order_relaxed)) return 1; /* a slow disk most of all */
     return hf_clock_ns() - atomic_load_explicit(&j->turn_at_ns, memory_order_relaxed) <= HF_TURN_RECENT_NS;
 }
 int hf_journal_copy(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, EOPNOTSUPP: not known */

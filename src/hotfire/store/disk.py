@@ -487,10 +487,7 @@ class Disk:
         return self._worker.submit(work)
 
     def aside(self, work: Callable[[], T], *, rests: bool) -> Future[T]:
-        """Run a query on a thread of its own: it may take long, and what is beside the loop may not wait.
-
-        With `rests` not at once, but after a rest that others have from the query before.
-        """
+        """Run a query on a thread of its own, which may take long; with `rests` after a rest for others."""
         if self._asker is None:
             self._asker = Asker()
         return self._asker.submit(work, rests=rests)

@@ -8,6 +8,7 @@ said; the log is not changed.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import logging
 import operator
 from collections.abc import Callable
@@ -32,6 +33,8 @@ BULK_LIMITS = (BULK_COUNT_MAX, BULK_COUNT_MAX, BULK_BYTES_MAX, BULK_BYTES_MAX, B
 """For those who say that they take more than BYTES_MAX_MEMORY in one answer."""
 MEMORY_SHARE = 0.4
 """Records within this share of the machine's memory of the log's end are taken to be in the page cache."""
+COLD_BYTES_PER_S_MIN = 1 << 20
+"""A pull of the largest size would outlast its client's patience at less."""
 HEAD_BYTES, MAGICS = 36, (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 HARMED_TOLD_MAX = 1000
 """Harmed records said one by one; who reads them again and again need not fill the disk with it."""
@@ -75,7 +78,7 @@ class Reading:
         self._log = commitlog
         self._distrust = distrust
         self._reader = disk.reader()
-        self._reader.pace_least = cold_bytes_per_s
+        self._reader.pace_least = cold_bytes_per_s and max(cold_bytes_per_s, COLD_BYTES_PER_S_MIN)
         self.memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self.in_use: dict[int, int] = {}
         """Segments that cold reads under way look at, and how many do."""
@@ -273,17 +276,23 @@ class Reading:
 
     def fetched(self) -> list[tuple[object, int]]:
         """Tokens of the reads that are done, and 0 or the number of the error of each."""
-        done = []
-        for (token, found, key, segments), data, sound in self._reader.take():
+        taken = self._reader.take()
+        for (_, _, _, segments), _, _ in taken:
             for segment in segments:
                 self.in_use[segment] -= 1
                 if not self.in_use[segment]:
                     del self.in_use[segment]
-            if isinstance(data, bytes):
-                found.data = data
-                if sound < 0:
-                    self._checked(found, key)
-                else:
-                    self._sound(found, key, sound)
-            done.append((token, 0 if isinstance(data, bytes) else data))
-        return done
+        return [
+            (token, self._settle(found, key, data, sound)) for (token, found, key, _), data, sound in taken
+        ]
+
+    def _settle(self, found: Read, key: tuple[str, int], data: bytes | int, sound: int) -> int:
+        """What was read, less what is harmed, into its read; 0 or the number of the error."""
+        if isinstance(data, int):
+            return data
+        found.data = data
+        try:
+            self._sound(found, key, self._count_sound(data, found.pieces, key) if sound < 0 else sound)
+        except OSError as error:  # a look at what is harmed met the disk's own error; it is this read's alone
+            return error.errno or errno.EIO
+        return 0
