@@ -148,7 +148,7 @@ def test_records_before_the_first_harmed_one_are_counted(count: int, harmed: int
 
 
 def test_what_is_in_memory_waits_for_no_disk(tmp_path: Path) -> None:
-    """While messages are stored cold reads keep to a pace; those who need none pass them, and so does the end."""
+    """While messages are stored cold reads keep to a pace; who needs none passes them, and so does the end."""
     cold_file, log_file, size = tmp_path / "cold", tmp_path / "log", 1 << 20
     cold_file.write_bytes(os.urandom(size))
     log_file.write_bytes(bytes(size))
@@ -182,7 +182,7 @@ def test_what_is_in_memory_waits_for_no_disk(tmp_path: Path) -> None:
 
 
 def test_much_is_handed_out_in_portions(cold: Cold) -> None:
-    """The loop looks around between; nothing is left behind, and the reader goes on ringing until all is taken."""
+    """The loop looks around between; the reader goes on ringing until all is taken."""
     for number in range(12):
         cold.reader.submit(cold.journal, [(0, SEGMENT)], number)
     taken = cold.take(12)
