@@ -148,7 +148,7 @@ def test_records_before_the_first_harmed_one_are_counted(count: int, harmed: int
 
 
 def test_what_is_in_memory_waits_for_no_disk(tmp_path: Path) -> None:
-    """While messages are stored cold reads keep to a pace; who needs none passes them, and so does the end."""
+    """While messages are stored cold reads keep to a pace; who needs none passes them; so does the end."""
     cold_file, log_file, size = tmp_path / "cold", tmp_path / "log", 1 << 20
     cold_file.write_bytes(os.urandom(size))
     log_file.write_bytes(bytes(size))
