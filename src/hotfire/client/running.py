@@ -28,7 +28,7 @@ from hotfire.client.queuetable import QueueTable
 from hotfire.client.rebalance import Shares
 from hotfire.client.sendback import SendBack
 from hotfire.client.subscriptions import Subscriptions
-from hotfire.errors import BrokerRefused, ConfigError, HotfireError, NoRoute
+from hotfire.errors import BrokerRefused, ConfigError, HotfireError, NoRoute, SystemFailed
 from hotfire.model import MessageQueue, Subscription, retry_topic
 from hotfire.net.clock import now_ms
 from hotfire.protocol.bodies import ClientConfig, encode_body
@@ -253,7 +253,7 @@ class RunningConsumer:
 
     async def _rebalance_topic(self, topic: str) -> tuple[bool, bool]:
         try:
-            mine, members = await self._shares.mine(topic)
+            mine, members = await self._share(topic)
             if self._locks is not None and self.instance.is_named and topic not in self._claimed:
                 self._claimed.add(topic)
                 self._locks.claim(await self._shares.queues(topic))
@@ -268,6 +268,13 @@ class RunningConsumer:
             # Brokers go by the newest edition they heard of; who reads these queues now says what it wants.
             self.subscriptions.renew(topic, now_ms())
         return changed, settled
+
+    async def _share(self, topic: str) -> tuple[list[MessageQueue], list[str]]:
+        try:
+            return await self._shares.mine(topic)
+        except SystemFailed:  # a broker that we have only now learnt of has not heard of this group yet
+            await self._greet()
+            return await self._shares.mine(topic)
 
     def _in_trouble(self, topic: str, error: HotfireError) -> None:
         """Nothing new is read of the topic for now: told once for each cause, and not of retries, which need

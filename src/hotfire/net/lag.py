@@ -14,7 +14,8 @@ log = logging.getLogger("hotfire.net")
 
 HELD_S_MAX = 0.005
 WAITED_S_MAX = 0.1
-"""Of a call that took little of the processor: it waited for the machine, or for a disk."""
+"""Of a call that took little of the processor: it waited for the machine, or for a disk. So much is a warning
+whoever is guilty; less is felt by nobody but those who measure."""
 TOLD_EVERY_S = 1.0
 
 
@@ -42,10 +43,11 @@ class LagMeter:
         if ended_s - self._told_at_s < TOLD_EVERY_S or not (has_worked or held_s > WAITED_S_MAX):
             self._untold += 1
             return
-        log.warning(
+        log.log(
+            logging.WARNING if held_s > WAITED_S_MAX else logging.INFO,
             "the loop was held ms=%.1f worked_ms=%.1f by=%s doing=%s others_since=%d: %s",
             held_s * 1e3, worked_s * 1e3, what, doing, self._untold,
-            "every client waited meanwhile; please report it" if has_worked
+            "every client waited meanwhile" if has_worked
             else "the machine or its disk is busy with other work; give it more of both",
         )  # fmt: skip
         self._told_at_s, self._untold = ended_s, 0

@@ -90,6 +90,26 @@ def test_first_message_is_handled_within_a_second_of_the_start() -> None:
     run(scenario)
 
 
+def test_a_topic_made_after_the_start_is_read_soon(caplog: pytest.LogCaptureFixture) -> None:
+    """Start the consumer, then send: it neither waits for the next heartbeat nor complains of its broker."""
+
+    async def scenario(cluster: Cluster) -> None:
+        seen = Seen()
+        consumer = Consumer(cluster.namesrv, group="g")
+        consumer.subscribe("Later", seen)
+        async with consumer:
+            async with asyncio.timeout(10):
+                while "Later does not exist" not in caplog.text:  # noqa: ASYNC110  # a line of a log has no event
+                    await asyncio.sleep(0.01)
+            await cluster.create_topic("Later", queues=2)
+            await send(cluster, "Later", [b"first"])
+            async with asyncio.timeout(15):  # heartbeats and looks at routes are 30 s apart
+                await seen.count(1)
+        assert "no consumer for this group" not in caplog.text
+
+    run(scenario)
+
+
 @pytest.mark.promise(95)
 def test_an_idle_queue_costs_one_pull_per_hold_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing new: a pull every 15 s and queue. A message then comes at once, on the held pull."""

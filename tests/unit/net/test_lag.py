@@ -60,11 +60,12 @@ def test_a_request_that_holds_the_loop_is_named(clock: Clock, caplog: pytest.Log
             assert heart.lag.held_count == 0
             await client.ask(Command(SLOW))
 
-    with caplog.at_level(logging.WARNING, "hotfire.net"):
+    with caplog.at_level(logging.INFO, "hotfire.net"):
         asyncio.run(scenario())
     assert heart.lag.held_count == 1
     assert heart.lag.held_max_s == pytest.approx(SLOW_S)
     assert "ms=20.0 worked_ms=20.0 by=receive doing=2" in caplog.text
+    assert {record.levelno for record in caplog.records if "held" in record.message} == {logging.INFO}
 
 
 def test_a_slow_tick_is_named(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -76,7 +77,7 @@ def test_a_slow_tick_is_named(clock: Clock, caplog: pytest.LogCaptureFixture) ->
         async with served(heart) as (made, _):
             made._timed("tick", made._tick)
 
-    with caplog.at_level(logging.WARNING, "hotfire.net"):
+    with caplog.at_level(logging.INFO, "hotfire.net"):
         asyncio.run(scenario())
     assert heart.lag.held_count >= 1
     assert "by=tick doing=sweeping" in caplog.text
@@ -89,12 +90,13 @@ def test_a_call_that_only_waited_is_told_when_it_was_very_long(
     monkeypatch.setattr(lag, "thread_time", lambda: 7.0)
     meter = LagMeter()
     meter.sample()
-    with caplog.at_level(logging.WARNING, "hotfire.net"):
+    with caplog.at_level(logging.INFO, "hotfire.net"):
         meter.note("tick", "offsets", 100.0, 100.02)
         assert meter.held_count == 1
         assert not caplog.text
         meter.note("tick", "offsets", 102.0, 102.0 + 2 * lag.WAITED_S_MAX)
     assert "busy with other work" in caplog.text
+    assert caplog.records[-1].levelno == logging.WARNING
 
 
 def test_a_loop_that_is_held_all_the_time_does_not_fill_the_log(
@@ -103,7 +105,7 @@ def test_a_loop_that_is_held_all_the_time_does_not_fill_the_log(
     """One line a second, with the number of those it stands for."""
     monkeypatch.setattr(lag, "thread_time", lambda: 7.0)
     meter = LagMeter()
-    with caplog.at_level(logging.WARNING, "hotfire.net"):
+    with caplog.at_level(logging.INFO, "hotfire.net"):
         for number in range(100):
             meter.note("receive", 310, number * 0.02, number * 0.02 + 0.01)
     assert meter.held_count == 100
