@@ -6,6 +6,6 @@
 ...         producer.send(Message("orders", b"paid"))
 """
 
-from hotfire.client.blocking import Consumer, Producer, PullConsumer, QueueReader
+from hotfire.client.blocking import Consumer, Once, Producer, PullConsumer, QueueReader
 
-__all__ = ["Consumer", "Producer", "PullConsumer", "QueueReader"]
+__all__ = ["Consumer", "Once", "Producer", "PullConsumer", "QueueReader"]

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any
 
-from hotfire.client.dialling import TlsChoice, unverified
+from hotfire.client.dialling import TlsChoice, tls_context, unverified
 from hotfire.errors import ConfigError
 from hotfire.model import ReceivedMessage
 
@@ -28,7 +28,9 @@ def tls_of(args: argparse.Namespace) -> TlsChoice:
         )
     if args.tls_unverified:
         return unverified()
-    return args.tls if args.tls_trust is None else str(args.tls_trust)
+    if args.tls_trust is None:
+        return bool(args.tls)
+    return tls_context(str(args.tls_trust), said="--tls-trust ") or False
 
 
 def message_json(message: ReceivedMessage) -> str:

@@ -67,6 +67,8 @@ QUEUES = 8
 """Of a topic on each of its brokers, unless told otherwise."""
 REPLY_SUFFIX = "_REPLY_TOPIC"
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+GROUPS_SHOWN_MAX = 20
+"""In the error for a group that does not exist."""
 TO_THE_END = -1
 """As a time to reset to: behind the newest message."""
 
@@ -282,9 +284,13 @@ class Admin:
     async def _check_group(self, group: str) -> None:
         known = await self.groups(include_system=True)
         if group not in known:
+            shown = [name for name in known if not is_system_group(name)][:GROUPS_SHOWN_MAX]
+            there = (
+                f"there are {', '.join(shown)}" if shown else "there are none yet: a first consumer makes one"
+            )
             raise BrokerRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"group {group} does not exist on any broker; there are {', '.join(known[:20]) or 'none'}",
+                f"group {group} does not exist on any broker; {there}",
             )
 
     # --- offsets -------------------------------------------------------------------------------------

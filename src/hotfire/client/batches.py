@@ -43,16 +43,23 @@ def check_batch(messages: Sequence[Message]) -> None:
         raise LocalProtocolError(f"batch to {first.topic}: messages to retry topics travel alone")
 
 
-def prepare_batches(
-    messages: Iterable[Message], next_id: Callable[[], str], *, body_bytes_max: int
-) -> Iterator[Outgoing]:
-    """The requests these messages make, each at most `body_bytes_max` long. All are checked first."""
+def as_batch(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """All of them; LocalProtocolError for what is no list of messages."""
+    if isinstance(messages, Message):
+        raise LocalProtocolError("send_batch got one Message; give it a list of Messages, or use send")
     try:
-        messages = tuple(messages)
+        return tuple(messages)
     except TypeError:
         raise LocalProtocolError(
             f"{messages!r:.60} is {type(messages).__name__}; a batch is a list of Messages"
         ) from None
+
+
+def prepare_batches(
+    messages: Iterable[Message], next_id: Callable[[], str], *, body_bytes_max: int
+) -> Iterator[Outgoing]:
+    """The requests these messages make, each at most `body_bytes_max` long. All are checked first."""
+    messages = as_batch(messages)
     check_batch(messages)
     parts = [_part(message, next_id(), body_bytes_max) for message in messages]
     begin = size = 0

@@ -1,8 +1,9 @@
 """The client without an event loop: the same names and meanings, each call waits for its outcome.
 
 The work itself is done by the asyncio client on a thread of its own (`bridge`), so both behave alike to the
-byte. Any number of threads may share a producer; a `PullConsumer` is for one at a time. Listeners are plain
-functions, which run in threads.
+byte. Any number of threads may share a producer; a `PullConsumer` is for one at a time. Listeners that are
+plain functions run in threads, coroutine functions on the client's own loop. `Once` alone needs no loop: an
+effect runs in the thread that asks for it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from hotfire.client import consumer, producer, pullconsumer, queuereader
-from hotfire.client.bridge import Bridge
+from hotfire.client import consumer, once, producer, pullconsumer, queuereader
+from hotfire.client.batches import as_batch
+from hotfire.client.bridge import Bridge, check_thread
 from hotfire.client.choosing import Selector
 from hotfire.client.confirm import NotStored, Stored
 from hotfire.client.listening import Listener
@@ -116,7 +118,7 @@ class Producer(_Face["producer.Producer"]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> list[SendResult]:
-        return self._bridge.run(self._inner.send_batch(tuple(messages), queue=queue, timeout_s=timeout_s))
+        return self._bridge.run(self._inner.send_batch(as_batch(messages), queue=queue, timeout_s=timeout_s))
 
     def confirm(
         self,
@@ -328,3 +330,32 @@ class QueueReader(_Face["queuereader.QueueReader"]):
 
     def messages_by_key(self, topic: str, key: str, count_max: int = 64) -> list[ReceivedMessage]:
         return self._bridge.run(self._inner.messages_by_key(topic, key, count_max))
+
+
+class Once(Generic[once.Transaction]):
+    """Effects by message, for listeners that are plain functions.
+
+    >>> store = SqliteOnce(":memory:")
+    >>> once = Once(store, scope="billing")
+    >>> def pay(db: sqlite3.Connection) -> None:
+    ...     db.execute("CREATE TABLE IF NOT EXISTS paid (order_id)")
+    ...     db.execute("INSERT INTO paid VALUES ('order-1')")
+    >>> def handle(message: ReceivedMessage) -> None:
+    ...     once.run(message, pay)
+
+    Stores, scopes and keys are those of `hotfire.Once`, and what either has done the other knows.
+    """
+
+    def __init__(
+        self,
+        store: once.OnceStore[once.Transaction],
+        *,
+        scope: str = "",
+        key: Callable[[ReceivedMessage], str] = once.by_message_id,
+    ) -> None:
+        self._inner = once.Once(store, scope=scope, key=key)
+
+    def run(self, message: ReceivedMessage, effect: once.Effect[once.Transaction]) -> bool:
+        """Whether the effect happened now; False when it had before. It runs in the caller's thread."""
+        check_thread()  # a store lets in one at a time, and who is in may be sending by the loop
+        return self._inner.run_blocking(message, effect)

@@ -18,6 +18,22 @@ from hotfire.errors import NotRunning
 T = TypeVar("T")
 
 
+WAITS_FOR_ITSELF = (
+    "the synchronous client was called from a coroutine on its own loop and would wait for itself for ever; "
+    "use the asyncio one there"
+)
+
+
+class _LoopThread(threading.Thread):
+    """A bridge's own."""
+
+
+def check_thread() -> None:
+    """NotRunning on a thread that runs a bridge's loop: who waits there may wait for that very loop."""
+    if isinstance(threading.current_thread(), _LoopThread):
+        raise NotRunning(WAITS_FOR_ITSELF)
+
+
 class Bridge:
     """Runs coroutines on its loop for callers on other threads."""
 
@@ -28,7 +44,7 @@ class Bridge:
         """`loop` must not run yet; it is the bridge's from now on."""
         self._loop = asyncio.new_event_loop() if loop is None else loop
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="hotfire-client", daemon=True)
+        self._thread = _LoopThread(target=self._loop.run_forever, name="hotfire-client", daemon=True)
         self._thread.start()
 
     @classmethod
@@ -48,10 +64,7 @@ class Bridge:
             )
         if threading.current_thread() is self._thread:
             work.close()
-            raise NotRunning(
-                "the synchronous client was called from a coroutine on its own loop and would wait for "
-                "itself for ever; use the asyncio one there"
-            )
+            raise NotRunning(WAITS_FOR_ITSELF)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -106,7 +106,8 @@ class Consumer(Member):
     ) -> None:
         """Bring the topic's messages to `listener`: all, those with one of the tags, or as a condition says.
 
-        May be called before and after start; again for the same topic, it replaces what was said before.
+        May be called before and after start; again for the same topic and listener, other tags or another
+        condition replace those before.
         """
         how = calling(listener, takes_batch=self.settings.batch_max > 1)
         wanted = subscription(topic, tags, sql=sql, version=now_ms())
@@ -114,6 +115,11 @@ class Consumer(Member):
             raise ConfigError(
                 f"topic {topic}: the listener is a plain function and threads=0; give it threads, or make it "
                 "a coroutine function"
+            )
+        if topic in self._listeners and self._listeners[topic].function != listener:
+            raise ConfigError(
+                f"group {self.group} has a listener for topic {topic} already; messages go to one listener "
+                "of a group: choose by message.tag in it, use another group, or unsubscribe the topic first"
             )
         self._listeners[topic] = how
         retries = retry_topic(self.group)

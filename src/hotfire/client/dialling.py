@@ -18,8 +18,11 @@ from hotfire.net.tls_settings import TlsClientConfig, client_context
 TlsChoice = bool | str | os.PathLike[str] | ssl.SSLContext
 
 
-def tls_context(tls: TlsChoice) -> ssl.SSLContext | None:
-    """What to dial with, None for plain connections; ConfigError when that cannot be."""
+def tls_context(tls: TlsChoice, *, said: str = "tls=") -> ssl.SSLContext | None:
+    """What to dial with, None for plain connections; ConfigError when that cannot be.
+
+    `said` is how whoever asks has named the file: the error is to be in their words.
+    """
     if tls is False:
         return None
     if tls is True:
@@ -36,7 +39,8 @@ def tls_context(tls: TlsChoice) -> ssl.SSLContext | None:
     return client_context(
         TlsClientConfig(
             tls_enable=True, tls_client_auth_server=True, tls_client_trust_cert_path=os.fspath(tls)
-        )
+        ),
+        trust_said=said,
     )
 
 

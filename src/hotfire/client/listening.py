@@ -115,6 +115,10 @@ def meaning(result: object) -> ConsumeResult:
     )
 
 
+class ListenerThread(threading.Thread):
+    """Where plain listeners run: no loop is here, and nothing is awaited."""
+
+
 class Threads:
     """At most so many threads, started when there is something to do, that run functions for the loop."""
 
@@ -134,7 +138,7 @@ class Threads:
         self._busy += 1
         if self._busy > self._count < self._count_max:
             self._count += 1
-            threading.Thread(target=self._serve, name=f"{self._name}-{self._count}", daemon=True).start()
+            ListenerThread(target=self._serve, name=f"{self._name}-{self._count}", daemon=True).start()
         self._jobs.put((done, function))
         return await done
 

@@ -16,10 +16,11 @@ import inspect
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from hotfire.client.listening import ListenerThread
 from hotfire.errors import ConfigError
 from hotfire.model import ReceivedMessage
 
@@ -82,12 +83,21 @@ class Once(Generic[Transaction]):
         self._scope = scope
         self._key = key
 
-    async def run(self, message: ReceivedMessage, effect: Effect[Transaction]) -> bool:
-        """Whether the effect happened now; False when it had before. It runs on another thread."""
-        return await asyncio.to_thread(self.run_blocking, message, effect)
+    def run(self, message: ReceivedMessage, effect: Effect[Transaction]) -> Coroutine[Any, Any, bool]:
+        """To be awaited: whether the effect happened now; False when it had before.
+
+        It runs on another thread.
+        """
+        if isinstance(threading.current_thread(), ListenerThread) and not _in_a_loop():
+            # nobody awaits it here: the message would count as done, and the effect would never happen
+            raise ConfigError(
+                f"message {message.message_id} of topic {message.topic}: the listener is a plain function, "
+                "and Once.run must be awaited; use hotfire.sync.Once, or make it a coroutine function"
+            )
+        return asyncio.to_thread(self.run_blocking, message, effect)
 
     def run_blocking(self, message: ReceivedMessage, effect: Effect[Transaction]) -> bool:
-        """The same for listeners that are plain functions."""
+        """The same in the caller's own thread; `hotfire.sync.Once` for programs without a loop."""
         return self._store.run(f"{self._scope}\n{message.topic}\n{self._key(message)}", effect)
 
 
@@ -196,12 +206,20 @@ class RedisOnce:
         )
 
 
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _check_done(returned: object) -> None:
     """Raise, and so undo everything, when the effect has not happened: it only begins once it is awaited."""
     if inspect.isawaitable(returned):
         if inspect.iscoroutine(returned):
             returned.close()
         raise ConfigError(
-            "the effect is a coroutine function; it runs inside a transaction on a thread of its own: make "
-            "it a plain function"
+            "the effect is a coroutine function; it runs inside a transaction, where no loop is: make it a "
+            "plain function"
         )

@@ -124,8 +124,10 @@ def server_context(config: TlsServerConfig) -> ssl.SSLContext | None:
     return context
 
 
-def client_context(config: TlsClientConfig) -> ssl.SSLContext | None:
-    """What to dial with; None for a plain connection."""
+def client_context(
+    config: TlsClientConfig, *, trust_said: str = "tls.client.trustCertPath="
+) -> ssl.SSLContext | None:
+    """What to dial with; None for a plain connection. `trust_said` is how the user named the trusted file."""
     if not config.tls_enable:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -133,7 +135,7 @@ def client_context(config: TlsClientConfig) -> ssl.SSLContext | None:
     if not config.tls_client_auth_server:
         context.verify_mode = ssl.CERT_NONE
     elif config.tls_client_trust_cert_path:
-        _load_trusted(context, "tls.client", config.tls_client_trust_cert_path)
+        _load_trusted(context, trust_said, config.tls_client_trust_cert_path)
     else:
         context.load_default_certs()
     if config.tls_client_cert_path or config.tls_client_key_path:
@@ -157,7 +159,7 @@ def _ask_clients(context: ssl.SSLContext, config: TlsServerConfig) -> None:
             f"tls.server.need.client.auth={config.tls_server_need_client_auth.name}: certificates of clients "
             "are always verified; set tls.server.trustCertPath to those that vouch for them"
         )
-    _load_trusted(context, "tls.server", config.tls_server_trust_cert_path)
+    _load_trusted(context, "tls.server.trustCertPath=", config.tls_server_trust_cert_path)
     context.verify_mode = config.tls_server_need_client_auth.value
 
 
@@ -167,8 +169,8 @@ def _load_chain(
     if not cert or not key:
         given, missing = ("keyPath", "certPath") if key else ("certPath", "keyPath")
         raise ConfigError(f"{names}.{given} is set and {names}.{missing} is not; give both")
-    _readable(f"{names}.certPath", cert)
-    _readable(f"{names}.keyPath", key)
+    _readable(f"{names}.certPath=", cert)
+    _readable(f"{names}.keyPath=", key)
     try:
         # never without a password: for want of one it would be asked for at the terminal
         context.load_cert_chain(path_of(cert), path_of(key), password=password or "")
@@ -180,20 +182,20 @@ def _load_chain(
         ) from None
 
 
-def _load_trusted(context: ssl.SSLContext, names: str, path: str) -> None:
-    _readable(f"{names}.trustCertPath", path)
+def _load_trusted(context: ssl.SSLContext, said: str, path: str) -> None:
+    _readable(said, path)
     try:
         context.load_verify_locations(path_of(path))
     except ssl.SSLError as error:
-        raise ConfigError(f"{names}.trustCertPath={path}: {_reason(error)}; give certificates, PEM") from None
+        raise ConfigError(f"{said}{path}: {_reason(error)}; give certificates, PEM") from None
 
 
-def _readable(name: str, path: str) -> None:
+def _readable(said: str, path: str) -> None:
     """ssl says of a file that cannot be opened which error it was, and not which file."""
     try:
         path_of(path).open("rb").close()
     except OSError as error:
-        raise ConfigError(f"{name}={path}: {error.strerror}") from None
+        raise ConfigError(f"{said}{path}: {error.strerror}; give a file that can be read") from None
 
 
 def _reason(error: Exception) -> str:

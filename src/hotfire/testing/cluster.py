@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import difflib
+import inspect
 import shutil
 import tempfile
 from contextlib import AsyncExitStack
@@ -173,6 +175,17 @@ class BrokerNode:
         )
 
 
+def _check_settings(settings: dict[str, Any]) -> None:
+    known = {one.name for one in dataclasses.fields(BrokerConfig)}
+    for word in sorted(settings.keys() - known):
+        own = [name for name in inspect.signature(Cluster).parameters if name != "settings"]
+        near = difflib.get_close_matches(word, [*own, *known], n=1)
+        meant = f"did you mean {near[0]}? It" if near else "it"
+        raise ConfigError(
+            f"a cluster has no setting {word}; {meant} takes {', '.join(own)} and the fields of BrokerConfig"
+        )
+
+
 class Cluster:
     """Name servers and brokers; use it with `async with` in a running loop, or with plain `with`.
 
@@ -202,6 +215,7 @@ class Cluster:
             raise ConfigError(
                 f"a cluster of {brokers} brokers and {name_servers} name servers; choose 1 or more"
             )
+        _check_settings(settings)
         flush = FlushDiskType.SYNC_FLUSH if sync_flush else FlushDiskType.ASYNC_FLUSH
         self.config = BrokerConfig(**{**SMALL, "flush_disk_type": flush, **settings})
         """What every broker is started with, but for its name and place."""

@@ -37,12 +37,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _cluster(request: pytest.FixtureRequest) -> Cluster:
+    from hotfire.errors import ConfigError
     from hotfire.testing.cluster import Cluster
 
     mark = request.node.get_closest_marker(MARK)
     if mark is not None and mark.args:
         raise pytest.UsageError(f"{request.node.nodeid}: @pytest.mark.{MARK} takes named arguments only")
-    return Cluster(**({} if mark is None else mark.kwargs))
+    try:
+        return Cluster(**({} if mark is None else mark.kwargs))
+    except ConfigError as error:
+        raise pytest.UsageError(f"{request.node.nodeid}: @pytest.mark.{MARK}: {error}") from None
 
 
 @pytest.fixture

@@ -113,3 +113,15 @@ def test_groups_are_listed_shown_and_deleted(terminal: Shell, billing: tuple[str
     assert deleted == f"group {group} deleted on broker-0, broker-1\n"
     assert group not in terminal.run("group", "list").split()
     assert f"group {group} does not exist" in terminal.refused("group", "show", group)
+
+
+def test_a_group_that_is_not_there_is_told_with_those_that_are(
+    terminal: Shell, billing: tuple[str, str]
+) -> None:
+    """Those of users: the system's own are no help to who mistyped a name."""
+    group, _ = billing
+    error = terminal.refused("group", "lag", "nobody")
+    assert "group nobody does not exist on any broker; there are " in error
+    assert group in error
+    assert "CID_" not in error
+    assert "TOOLS_CONSUMER" not in error

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+import queue
 import re
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -218,8 +219,29 @@ def test_what_is_no_batch_does_not_leave() -> None:
         async with Cluster() as cluster, Producer(cluster.namesrv) as producer:
             with pytest.raises(errors.LocalProtocolError, match="is int; a batch is a list of Messages"):
                 await producer.send_batch(7)  # type: ignore[arg-type]
+            with pytest.raises(errors.LocalProtocolError, match="got one Message; give it a list"):
+                await producer.send_batch(Message("orders", b"x"))  # type: ignore[arg-type]
 
     asyncio.run(main())
+    plain = sync.Producer(NAMESRV)
+    for given, told in ((7, "a batch is a list of Messages"), (Message("orders", b"x"), "or use send")):
+        with pytest.raises(errors.LocalProtocolError, match=told):
+            plain.send_batch(given)  # type: ignore[arg-type]
+
+
+def test_a_second_listener_does_not_take_the_place_of_the_first() -> None:
+    """It is refused, and the first stays; the same one with other tags is a change of mind, as in Java."""
+    told = r"group g has a listener for topic orders already; .* or unsubscribe"
+    handled: queue.Queue[object] = queue.Queue()
+    for make in (Consumer, sync.Consumer):
+        consumer = make(NAMESRV, group="g")
+        consumer.subscribe("orders", handled.put, tags="pay")
+        consumer.subscribe("orders", handled.put, tags="refund")
+        with pytest.raises(errors.ConfigError, match=told):
+            consumer.subscribe("orders", print)
+        consumer.subscribe("invoices", print)
+        consumer.unsubscribe("orders")
+        consumer.subscribe("orders", print)
 
 
 def test_tags_and_a_condition_exclude_each_other() -> None:
@@ -398,6 +420,7 @@ def test_the_client_without_a_loop_has_all_the_other_has(name: str) -> None:
         "persist_offsets",
         "rebalance",
         "asked",
+        "run_blocking",
     }
     for method, function in inspect.getmembers(theirs, inspect.isfunction):
         if method.startswith("_") or method in inner:

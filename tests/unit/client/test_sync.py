@@ -1,18 +1,22 @@
 """The client without an event loop: the same, call by call."""
 
+import asyncio
 import multiprocessing
 import os
 import queue
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
-from hotfire import Message, ReceivedMessage, sync
+from hotfire import Message, Once, ReceivedMessage, SqliteOnce, sync
 from hotfire.client.blocking import _Face
 from hotfire.client.bridge import Bridge
-from hotfire.errors import LocalProtocolError, NotRunning
+from hotfire.client.once import by_key
+from hotfire.errors import ConfigError, LocalProtocolError, NotRunning
 from hotfire.testing import Cluster
 
 NAMESRV = "127.0.0.1:9876"
@@ -149,12 +153,77 @@ def test_the_front_has_what_the_asyncio_client_has() -> None:
     """Every public method of a class is there without a loop too, but for those the loop needs."""
     left_out = {
         "consumer_data", "producer_data", "topics", "routes_changed", "persist_offsets", "rebalance", "asked",
-        "watch", "min_offset", "max_offset", "earliest_store_time_ms", "group", "settings", "auto_commit",
+        "run_blocking", "watch", "min_offset", "max_offset", "earliest_store_time_ms", "group", "settings",
+        "auto_commit",
     }  # fmt: skip
     import hotfire
 
+    assert sorted(sync.__all__) == sync.__all__
     for name in sync.__all__:
         face, behind = getattr(sync, name), getattr(hotfire, name)
-        assert issubclass(face, _Face)
+        assert issubclass(face, _Face) or name == "Once"  # which dials nobody
         wanted = {word for word in vars(behind) if not word.startswith("_")}
         assert wanted - set(dir(face)) <= left_out, name
+
+
+def test_a_plain_listener_has_each_effect_once(namesrv: str, tmp_path: Path) -> None:
+    """In its own thread, which may send meanwhile; two sends of one order are one effect."""
+    handled: queue.Queue[tuple[bool, bool]] = queue.Queue()
+    store = SqliteOnce(tmp_path / "effects.db")
+    store.run("table", lambda db: db.execute("CREATE TABLE paid (id TEXT)"))
+    once = sync.Once(store, scope="billing", key=by_key)
+    with sync.Producer(namesrv) as producer, sync.Consumer(namesrv, group="effects") as consumer:
+
+        def handle(message: ReceivedMessage) -> None:
+            threads = []
+
+            def pay(db: sqlite3.Connection) -> None:
+                threads.append(threading.current_thread())
+                producer.send(Message("T", b"paid"))
+                db.execute("INSERT INTO paid VALUES (?)", message.keys)
+
+            done = once.run(message, pay)
+            handled.put((done, threads == [threading.current_thread()] * done))
+
+        consumer.subscribe("one", handle, tags="once")
+        consumer.ready()
+        for _ in range(2):
+            producer.send(Message("one", b"x", tag="once", keys=("order-1",)))
+        assert sorted(handled.get(timeout=20) for _ in range(2)) == [(False, True), (True, True)]
+    with sqlite3.connect(tmp_path / "effects.db") as db:
+        assert db.execute("SELECT id FROM paid").fetchall() == [("order-1",)]
+    db.close()
+    store.close()
+
+
+def test_an_effect_that_nobody_would_await_is_told(namesrv: str) -> None:
+    """The asyncio Once in a plain listener, and this one on the loop: neither loses or holds up anything."""
+    told: queue.Queue[str] = queue.Queue()
+    store = SqliteOnce(":memory:")
+    plain, awaited = sync.Once(store), Once(store)
+
+    async def with_a_loop_of_its_own(message: ReceivedMessage) -> bool:
+        return await awaited.run(message, str)
+
+    def forgets(message: ReceivedMessage) -> None:
+        try:
+            assert asyncio.run(with_a_loop_of_its_own(message))
+            awaited.run(message, print)
+        except ConfigError as error:
+            told.put(str(error))
+
+    async def blocks(message: ReceivedMessage) -> None:
+        try:
+            plain.run(message, print)
+        except NotRunning as error:
+            told.put(str(error))
+
+    with sync.Producer(namesrv) as producer, sync.Consumer(namesrv, group="mistaken") as consumer:
+        consumer.subscribe("one", forgets, tags="mistaken")
+        consumer.subscribe("T", blocks, tags="mistaken")
+        consumer.ready()
+        producer.send(Message("one", b"x", tag="mistaken"))
+        assert "use hotfire.sync.Once" in told.get(timeout=20)
+        producer.send(Message("T", b"x", tag="mistaken"))
+        assert "use the asyncio one" in told.get(timeout=20)
+    store.close()

@@ -144,7 +144,7 @@ def test_who_is_not_trusted_is_not_talked_to(tmp_path: Path, tls: TlsChoice, tol
 @pytest.mark.parametrize(
     ("tls", "told"),
     [
-        ("nowhere.pem", "tls.client.trustCertPath=nowhere.pem: No such file"),
+        ("nowhere.pem", "^tls=nowhere.pem: No such file"),
         (pair("client")[1], "client.key: .*give certificates, PEM"),
         (7, "tls=7 is int; give True, a file of certificates to trust, or an SSLContext"),
         (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "is a server's"),
@@ -192,6 +192,8 @@ def test_commands_speak_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             assert "certificate verify failed" in err
             code, _, err = await call("topic", "list", *trust, "--tls-unverified")
             assert (code, "drop one" in err) == (1, True)
+            code, _, err = await call("topic", "list", "--tls-trust", "nowhere.pem")
+            assert (code, "--tls-trust nowhere.pem: No such file" in err) == (1, True)
             assert (await call("topic", "list"))[0] == 1
 
     asyncio.run(scenario())

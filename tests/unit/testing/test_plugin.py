@@ -75,6 +75,23 @@ def test_a_mark_without_names_is_refused(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*takes named arguments only*"])
 
 
+def test_a_word_that_no_cluster_knows_is_named(pytester: pytest.Pytester) -> None:
+    """With the one that was meant, and nothing of what is inside."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.hotfire(borkers=2)
+        def test_marked(hotfire_cluster):
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-q")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*a cluster has no setting borkers; did you mean brokers? *"])
+    result.stdout.no_fnmatch_line("*TypeError*")
+
+
 def test_the_plugin_costs_nothing_until_it_is_used() -> None:
     """Loading it imports nothing of Hotfire but its two front doors, and no event loop."""
     program = (
