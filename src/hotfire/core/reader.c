@@ -52,6 +52,7 @@ typedef struct {
     stream streams[STREAMS];
     uint64_t brought;                /* times it asked the disk for something */
     int64_t next_ns;                 /* when the disk may be asked again */
+    int from_disk;                   /* the job in hand is the disk's */
     int64_t pace, paced_at_ns, paced_at_bytes; /* bytes a second now, and since when and from what it is counted */
 } hf_reader;
 
@@ -186,21 +187,21 @@ static int go_on(hf_reader *r, job *j, int from_disk) {
     return 1;
 }
 
-/* The next job, out of its line; NULL when it is time to stop. What needs no disk goes first. */
-static job *next_job(hf_reader *r, int *from_disk) {
+/* The next job, out of its line; NULL when it is time to stop. What needs no disk waits for one step of the disk at most,
+   and what does for one job that needs none. */
+static job *next_job(hf_reader *r) {
     for (;;) {
-        job *j = leave_line(&r->todo);
-        *from_disk = 0;
-        if (j) return j;
-        if (r->stop && !r->cold.first) return NULL;
-        int64_t now = hf_clock_ns();
-        if (r->cold.first && (r->stop || r->next_ns <= now)) {
-            *from_disk = 1;
+        int is_due = r->cold.first && (r->stop || r->next_ns <= hf_clock_ns());
+        if (is_due && !(r->from_disk && r->todo.first)) {
+            r->from_disk = 1;
             return leave_line(&r->cold);
         }
-        if (!r->cold.first) { pthread_cond_wait(&r->wake, &r->lock); continue; }
+        r->from_disk = 0;
+        if (r->todo.first) return leave_line(&r->todo);
+        if (r->stop && !r->cold.first) return NULL;
         struct timespec until = {r->next_ns / NS_PER_S, r->next_ns % NS_PER_S};
-        pthread_cond_timedwait(&r->wake, &r->lock, &until);
+        if (r->cold.first) pthread_cond_timedwait(&r->wake, &r->lock, &until);
+        else pthread_cond_wait(&r->wake, &r->lock);
     }
 }
 
@@ -209,11 +210,10 @@ static void *serve(void *arg) {
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL); /* rests are short here: 50 us more would double them */
     pthread_mutex_lock(&r->lock);
     job *j;
-    int from_disk;
-    while ((j = next_job(r, &from_disk))) {
+    while ((j = next_job(r))) {
         if (r->stop) j->error = ECANCELED;
         pthread_mutex_unlock(&r->lock);
-        int done = go_on(r, j, from_disk);
+        int done = go_on(r, j, r->from_disk);
         pthread_mutex_lock(&r->lock);
         join_line(done ? &r->done : &r->cold, j);
         uint64_t one = 1;

@@ -181,6 +181,29 @@ def test_what_is_in_memory_waits_for_no_disk(tmp_path: Path) -> None:
         os.close(fd)
 
 
+def test_the_disk_is_asked_however_much_is_in_memory(tmp_path: Path) -> None:
+    """One who is far behind has his turn among any number of those who are not."""
+    path, size = tmp_path / "log", 1 << 20
+    path.write_bytes(os.urandom(2 * size))
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.pread(fd, size, size)
+    journal, reader = core.Journal(2 * size), core.Reader()
+    journal.add_segment(0, 2 * size, fd)
+    reader.submit(journal, [(0, 5000)], "cold")
+    for number in range(500):
+        reader.submit(journal, [(size, size)], number)
+    taken: list[object] = []
+    while len(taken) < 501:
+        assert select.select([reader.fileno()], [], [], 20)[0]
+        taken += [token for token, _, _ in reader.take()]
+    assert taken.index("cold") < 250
+    reader.close()
+    journal.close()
+    os.close(fd)
+
+
 def test_much_is_handed_out_in_portions(cold: Cold) -> None:
     """The loop looks around between; the reader goes on ringing until all is taken."""
     for number in range(12):
