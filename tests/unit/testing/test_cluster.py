@@ -138,7 +138,7 @@ def test_settings_are_the_brokers() -> None:
     run(scenario)
     with pytest.raises(ConfigError, match="0 name servers"):
         Cluster(name_servers=0)
-    with pytest.raises(TypeError, match="no_such_setting"):
+    with pytest.raises(ConfigError, match="no_such_setting"):
         Cluster(no_such_setting=1)
 
 
