@@ -1,5 +1,5 @@
-/* Log bytes read beside the loop, by a native thread, while the pull waits: what is not in memory, and what is much.
-   What is in memory never waits for the disk: a job goes as far as it can without, then stands in line for it.
+/* Cold reads beside the loop: a native thread reads log bytes that are not in memory while the pull waits.
+   What has come into memory meanwhile does not wait for the disk: a job goes as far as it can without, then stands in line.
    How far ahead to read is decided here and not by the kernel, which asks the disk for megabytes at a time (8 MiB on
    many cloud machines): a sync of the log that came meanwhile would wait for all of them. Here each step is small, a turn
    of the log goes before it, and while turns are written steps keep to a pace. What was read ahead is found in memory by

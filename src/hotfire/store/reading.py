@@ -171,10 +171,6 @@ class Reading:
         if sane < len(found.pieces):
             found.next_offset = found.pieces[sane][2]
             del found.pieces[sane:]
-        if sum(map(_SIZE, found.pieces)) > BYTES_MAX_MEMORY:
-            return (
-                found  # much at once is read beside the loop be it in memory: to copy and check it takes long
-            )
         found.data = self._log.journal.fetch(found.pieces)
         return found if found.data is None else self._checked(found, queue.key)
 
