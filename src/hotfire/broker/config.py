@@ -112,7 +112,7 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
         256 << 20, "ASYNC_FLUSH: unsynced bytes beyond which senders wait for the disk.", unit="bytes", low=0
     )
     cold_read_bytes_per_second: int = setting(
-        32 << 20,
+        16 << 20,
         "What consumers far behind get from the disk while messages are stored, or twice what is stored if"
         " that is more; those who send feel it. At least 1 MiB; 0: as fast as the disk gives it.",
         unit="bytes",

@@ -35,7 +35,7 @@ UNFINISHED_BYTES_MAX = 96 << 20
 """Of all frames together whose end has not come."""
 IDLE_MS_MAX = 120_000
 IDLE_SCAN_MS = 1_000
-IDLE_LOOKS_MAX = 512
+IDLE_LOOKS_MAX = 128
 """Connections looked at in one tick."""
 CLOCK_STEP_MS = 500
 """Slower changes are corrections of the rate, which deadlines may as well follow."""
@@ -80,6 +80,7 @@ class Server:
         self._turn_due = False
         self._idle_scan_ms = 0
         self._to_look_at: list[ServerConnection] = []
+        self._is_unread_next = True
         self._ahead_ms = self.now_ms() - self._monotonic_ms()
         self.is_stopping = False
         self.ticker: asyncio.TimerHandle | None = None
@@ -186,8 +187,7 @@ class Server:
         self.heart.tick(now)
         self._hasten_tick(now)
         self.after_receive()
-        bound(self.behind, lambda c: c.unread_bytes, UNREAD_BYTES_MAX, "left unread by all")
-        bound(self.unfinished, lambda c: c.unfinished_bytes, UNFINISHED_BYTES_MAX, "of unfinished frames")
+        self._bound_peers()
         self._close_idle(now)
         if now - self._idle_scan_ms < IDLE_SCAN_MS:
             return
@@ -200,6 +200,14 @@ class Server:
                 "closing peer=%s:%d reason=frame not finished in %d ms", *connection.peer, self._idle_ms_max
             )
             connection.reset()
+
+    def _bound_peers(self) -> None:
+        """In turns: hundreds of each, summed up in one tick, would be felt by those who send."""
+        self._is_unread_next = not self._is_unread_next
+        if self._is_unread_next:
+            bound(self.unfinished, lambda c: c.unfinished_bytes, UNFINISHED_BYTES_MAX, "of unfinished frames")
+        else:
+            bound(self.behind, lambda c: c.unread_bytes, UNREAD_BYTES_MAX, "left unread by all")
 
     def _hasten_tick(self, now: int) -> None:
         """What falls due before the next tick has one of its own, to the millisecond."""

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
-REST_TIMES, REST_S_MIN, REST_S_MAX = 3, 0.001, 0.01
+REST_TIMES, REST_S_MIN, REST_S_MAX = 3, 0.002, 0.01
 
 
 class Asker:

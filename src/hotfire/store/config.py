@@ -61,7 +61,7 @@ class StoreConfig:
     dirty_bytes_max: int = 256 << 20
     """ASYNC_FLUSH: written and not yet synced; beyond it each turn waits for the disk."""
     turn_bytes_max: int = 32 << 20
-    cold_bytes_per_s: int = 32 << 20
+    cold_bytes_per_s: int = 16 << 20
     """Read from the disk while turns are written, or twice what is written if that is more; 0: no bound."""
     busy_ms: int = 1000
     """ASYNC_FLUSH: a write into the page cache that takes longer says that the disk does not keep up."""
