@@ -80,7 +80,7 @@ class Server:
         self._turn_due = False
         self._idle_scan_ms = 0
         self._to_look_at: list[ServerConnection] = []
-        self._is_unread_next = True
+        self._looks_at_unfinished = False
         self._ahead_ms = self.now_ms() - self._monotonic_ms()
         self.is_stopping = False
         self.ticker: asyncio.TimerHandle | None = None
@@ -202,12 +202,11 @@ class Server:
             connection.reset()
 
     def _bound_peers(self) -> None:
-        """In turns: hundreds of each, summed up in one tick, would be felt by those who send."""
-        self._is_unread_next = not self._is_unread_next
-        if self._is_unread_next:
+        """What we make grows by megabytes between two ticks; what peers send only as fast as they do."""
+        bound(self.behind, lambda c: c.unread_bytes, UNREAD_BYTES_MAX, "left unread by all")
+        self._looks_at_unfinished = not self._looks_at_unfinished
+        if self._looks_at_unfinished:
             bound(self.unfinished, lambda c: c.unfinished_bytes, UNFINISHED_BYTES_MAX, "of unfinished frames")
-        else:
-            bound(self.behind, lambda c: c.unread_bytes, UNREAD_BYTES_MAX, "left unread by all")
 
     def _hasten_tick(self, now: int) -> None:
         """What falls due before the next tick has one of its own, to the millisecond."""
