@@ -9,20 +9,21 @@ PYTEST := $(PY) -m pytest
 SAY = @printf '== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help install core demo test check format bench bench-store interop promises long crash clean sanitize lock
+.PHONY: help install core demo test check format bench bench-store interop promises long crash clean sanitize lock spark spark-crash
 
 help:
 	@echo 'install   .venv with everything the other targets use, and the compiled core'
 	@echo 'demo      a broker, a name server, a producer and a consumer on this machine'
-	@echo 'test      every test that needs neither Java nor strace, under 8 minutes'
+	@echo 'test      every test that needs neither Apache'"'"'s programs nor strace, under 8 minutes'
 	@echo 'check     format, lint, types, import arrows, tidiness, under 2 minutes'
 	@echo 'format    rewrite the Python files in the house format'
 	@echo 'sanitize  the core tests again, under address and undefined-behaviour checks'
 	@echo 'crash     kill and trace tests (installs strace and redis-server when they are missing)'
+	@echo 'spark     those of the tests that share a Spark session; spark-crash: those that kill it, or run on two executors'
 	@echo 'interop   tests against the Java reference implementation'
 	@echo 'long      tests that take minutes each, then figures beside a great backlog'
 	@echo 'promises  run every test that claims a promise, fill docs/promises.md'
-	@echo 'bench     figures beside Apache RocketMQ and Redis, three quarters of an hour, then the store'"'"'s own'
+	@echo 'bench     figures beside Apache RocketMQ, Redis, Kafka and in Spark, an hour and a half, then the store'"'"'s own'
 	@echo 'bench-store  the store'"'"'s own figures, beside their goals'
 	@echo 'clean     remove what the build made'
 
@@ -57,10 +58,16 @@ demo: install
 	$(SAY) 'starting a name server, a broker, a producer and a consumer'
 	@$(PY) -m hotfire.cli demo
 
+# One part alone: make bench PART=extras, with ARGS for it; ARGS without PART are for the first, bench/run.py.
 bench: install
-	$(SAY) 'measuring throughput and latency, three quarters of an hour; ARGS=--help says how to run parts of it'
+ifdef PART
+	$(SAY) 'measuring $(PART)'
+	@$(PY) -m bench.$(PART) $(ARGS)
+else
+	$(SAY) 'measuring throughput and latency, an hour and a half; ARGS=--help says how to run parts of it'
 	@$(PY) bench/run.py $(ARGS)
-	@test -n '$(ARGS)' || { $(PY) -m bench.beside && $(PY) -m bench.clients && $(MAKE) --no-print-directory bench-store; }
+	@test -n '$(ARGS)' || { $(PY) -m bench.beside && $(PY) -m bench.extras && $(PY) -m bench.clients && $(PY) -m bench.spark && $(MAKE) --no-print-directory bench-store; }
+endif
 
 bench-store: install
 	$(SAY) 'measuring the store alone'
@@ -81,23 +88,35 @@ format: install
 	@$(VENV)/bin/ruff format .
 	@$(VENV)/bin/ruff check --fix .
 
-# Two halves at once, for two cores; with ARGS, which may choose tests of one half only, all in one.
-QUICK := -m 'not interop and not slow and not crash'
-HALF := tests/unit/store tests/unit/core tests/sim tests/wire
+# Four lanes at once, for two cores: two that compute, one that mostly waits, for processes and for time, and one
+# that shares a Spark session. With ARGS, which may choose tests of one lane only, all but Spark's in one. Tidiness
+# is told by `check`.
+QUICK := not interop and not slow and not crash and not spark
+PIPELINES := spark and not crash and not slow
+LIVES := tests/sim tests/unit/store tests/wire
+MORE := tests/unit/spark tests/unit/core tests/unit/protocol
+WAITS := tests/broker tests/docs tests/unit/client tests/unit/filtersrv
 test: install
-	$(SAY) 'running every test that needs neither Java nor strace'
+	$(SAY) 'running every test that needs neither Apache'"'"'s programs nor strace'
 ifdef ARGS
-	@$(PYTEST) $(QUICK) --promises-report=$(REPORTS)/test.json $(ARGS)
+	@$(PYTEST) -m '$(QUICK)' --promises-report=$(REPORTS)/test.json $(ARGS)
 else
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-half test-rest
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=line test-spark test-lives test-waits test-rest
 endif
 
-.PHONY: test-half test-rest
-test-half:
-	@$(PYTEST) $(QUICK) --promises-report=$(REPORTS)/test-half.json $(HALF)
+.PHONY: test-spark test-lives test-waits test-rest
+test-spark:
+	@$(PYTEST) -m '$(PIPELINES)' --promises-report=$(REPORTS)/spark.json
+	@$(PYTEST) -m '$(QUICK)' --promises-report=$(REPORTS)/test-more.json $(MORE)
+
+test-lives:
+	@$(PYTEST) -m '$(QUICK)' --promises-report=$(REPORTS)/test-lives.json $(LIVES)
+
+test-waits:
+	@$(PYTEST) -m '$(QUICK)' --promises-report=$(REPORTS)/test-waits.json $(WAITS)
 
 test-rest:
-	@$(PYTEST) $(QUICK) --promises-report=$(REPORTS)/test-rest.json $(addprefix --ignore=,$(HALF)) tests
+	@$(PYTEST) -m '$(QUICK)' --promises-report=$(REPORTS)/test-rest.json $(addprefix --ignore=,$(LIVES) $(WAITS) $(MORE) tests/tidy) tests
 
 long: install
 	$(SAY) 'running the tests that take minutes each; docs/long-run.md says how they ended'
@@ -110,12 +129,36 @@ long: install
 crash: install
 	$(SAY) 'killing brokers and consumers, tracing system calls'
 	@tools/need.sh strace redis-server
-	@$(PYTEST) -m 'crash and not slow' --promises-report=$(REPORTS)/crash.json $(ARGS)
+	@$(PYTEST) -m 'crash and not slow and not spark' --promises-report=$(REPORTS)/crash.json $(ARGS)
+
+spark: install
+	$(SAY) 'running pipelines'
+	@$(PY) -m tests.peers.sparkjava
+	@$(PYTEST) -m '$(PIPELINES)' --promises-report=$(REPORTS)/spark.json $(ARGS)
+
+spark-crash: install
+	$(SAY) 'killing pipelines, and running them on two executors'
+	@$(PY) -m tests.peers.sparkjava
+	@$(PYTEST) -m 'spark and crash and not slow' --promises-report=$(REPORTS)/spark-crash.json $(ARGS)
 
 interop: install
 	$(SAY) 'running against the Java reference implementation'
 	@if [ -x tests/interop/prepare.sh ]; then tests/interop/prepare.sh; fi
-	@$(PYTEST) -m 'interop and not slow' --promises-report=$(REPORTS)/interop.json $(ARGS)
+ifdef ARGS
+	@$(PYTEST) -m '$(REFERENCE)' --promises-report=$(REPORTS)/interop.json $(ARGS)
+else
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line interop-rows interop-rest
+endif
+
+# Two lanes at once: both mostly wait, for virtual machines to start and for time to pass.
+ROWS := $(addprefix tests/interop/test_,rows.py replication.py stores.py timer_stores.py)
+REFERENCE := interop and not slow
+.PHONY: interop-rows interop-rest
+interop-rows:
+	@$(PYTEST) -m '$(REFERENCE)' --promises-report=$(REPORTS)/interop-rows.json $(ROWS)
+
+interop-rest:
+	@$(PYTEST) -m '$(REFERENCE)' --promises-report=$(REPORTS)/interop-rest.json $(addprefix --ignore=,$(ROWS)) tests
 
 sanitize: install
 	$(SAY) 'running the core tests under address and undefined-behaviour checks'
@@ -124,7 +167,7 @@ sanitize: install
 promises: install
 	$(SAY) 'running every test that claims a promise and filling docs/promises.md'
 	@rm -rf $(REPORTS)
-	@failed=''; for stage in test crash interop; do \
+	@failed=''; for stage in test crash spark spark-crash interop; do \
 	  $(MAKE) --no-print-directory $$stage ARGS=--promises-only || failed="$$failed $$stage"; done; \
 	$(PY) tools/promises.py docs/promises.md $(REPORTS)/*.json || failed="$$failed promises"; \
 	test -z "$$failed" || { echo "promises: failed in$$failed" >&2; exit 1; }

@@ -1,14 +1,15 @@
 // batchgen: batches of messages (SEND_BATCH_MESSAGE, 320), so many in flight on each of some connections.
-// usage: batchgen HOST PORT TOPIC CONNS WINDOW BATCH BODY SECONDS QUEUES [COUNT [TOPICS]]
+// usage: batchgen HOST PORT TOPIC CONNS WINDOW BATCH BODY SECONDS QUEUES [COUNT [TOPICS [KEYED]]]
 // A batch of one is an ordinary send (310). With COUNT other than 0 it ends after so many messages, and SECONDS
-// is the most it may take. With TOPICS they are named TOPIC-0, TOPIC-1 ..., each of QUEUES queues, in turn. Prints messages per second over the last three quarters of the time, and
+// is the most it may take. With TOPICS they are named TOPIC-0, TOPIC-1 ..., each of QUEUES queues, in turn. With KEYED 1
+// ordinary sends have a user's key, too. Prints messages per second over the last three quarters of the time, and
 // the latency of whole batches. Every message has a key of its own, as a Java producer gives it one.
 #include "wire.h"
 
 enum { KEY_DIGITS = 32, BATCH_MAX = 1024, BODY_MAX = 1 << 20, WINDOW_MAX = 65535, CONNS_MAX = 1024, TOPICS_MAX = 1000 };
 static const char PROPERTIES[] = "UNIQ_KEY\001%032X\002WAIT\001true\002TAGS\001TagA\002";
 static const char *topic;
-static int batch, queues, topics;
+static int batch, queues, topics, keyed;
 static char *body;
 static size_t body_size, key_at, step;  // where the first key's digits are, and from one message to the next
 static uint64_t numbered, acked, refused;
@@ -47,18 +48,20 @@ static void queue_batch(peer *p) {
   char key[KEY_DIGITS + 1] = "00000000000000000000000000000000", *frame = begin_frame(p, body_size);
   for (int i = 0; i < batch && batch > 1; i++) number_key(body + step * (size_t)i + key_at, numbered++);
   number_key(key, numbered++);
+  char keys[48] = "";
+  if (keyed) snprintf(keys, sizeof keys, "KEYS\\u0001%s\\u0002", key + KEY_DIGITS - 16);
   int size = snprintf(frame + 8, HEADER_BYTES_MAX,
     "{\"code\":%d,\"extFields\":{\"a\":\"batchgen\",\"b\":\"%s%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\","
-    "\"f\":\"0\",\"g\":\"%lld\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true\\u0002%s\","
+    "\"f\":\"0\",\"g\":\"%lld\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true\\u0002%s%s\","
     "\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%u,"
     "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":453}",
     batch == 1 ? 310 : 320, topic, named, (int)(turn++ % (uint64_t)queues), wall_ms(), key,
-    batch == 1 ? "TAGS\\u0001TagA\\u0002" : "", batch == 1 ? "false" : "true", p->opaque);
+    batch == 1 ? "TAGS\\u0001TagA\\u0002" : "", keys, batch == 1 ? "false" : "true", p->opaque);
   end_frame(p, frame, size, body, body_size);
 }
 
 int main(int count, char **words) {
-  if (count < 10) { fprintf(stderr, "usage: batchgen HOST PORT TOPIC CONNS WINDOW BATCH BODY SECONDS QUEUES [COUNT [TOPICS]]\n"); return STATUS_USAGE; }
+  if (count < 10) { fprintf(stderr, "usage: batchgen HOST PORT TOPIC CONNS WINDOW BATCH BODY SECONDS QUEUES [COUNT [TOPICS [KEYED]]]\n"); return STATUS_USAGE; }
   topic = words[3];
   int conns = atoi(words[4]), window = atoi(words[5]), each = atoi(words[7]);
   double seconds = atof(words[8]);
@@ -66,6 +69,7 @@ int main(int count, char **words) {
   batch = atoi(words[6]);
   queues = atoi(words[9]);
   topics = count > 11 ? atoi(words[11]) : 0;
+  keyed = count > 12 && atoi(words[12]) && batch == 1;
   if (conns < 1 || conns > CONNS_MAX || window < 1 || window > WINDOW_MAX || batch < 1 || batch > BATCH_MAX ||
       each < 1 || each > BODY_MAX || queues < 1 || topics < 0 || topics > TOPICS_MAX || seconds <= 0) {
     fprintf(stderr, "batchgen: a count is out of its range\n");

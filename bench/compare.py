@@ -9,9 +9,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.cases import BODY_BYTES, FLUSHES, Case, Server
@@ -48,6 +48,7 @@ class Plan:
     cases: tuple[Case, ...]
     servers: tuple[str, ...]
     ready: bool
+    apache_settings: Mapping[str, str] = field(default_factory=dict)
 
     def facts(self) -> dict[str, str]:
         return {
@@ -121,7 +122,9 @@ class Bench:
         with ExitStack() as stack:
             rivals: dict[str, Server] = {}
             if "apache" in wanted:
-                apache = ApacheCluster(place / "apache", flush_disk_type=FLUSHES[flush])
+                apache = ApacheCluster(
+                    place / "apache", flush_disk_type=FLUSHES[flush], settings=self.plan.apache_settings
+                )
                 rivals["apache"] = stack.enter_context(apache)
                 self.piece.ready_seconds.setdefault("apache", []).append(apache.ready_seconds)
                 self._warm("apache", apache, seconds=self.plan.warm_seconds)

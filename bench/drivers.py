@@ -1,7 +1,7 @@
 """The load tools that belong to no broker: compiled here, run on loopback, their one line of results read.
 
-Owns the command lines of `loadgen`, `pullgen`, `floor` and of our own `batchgen` and `tailgen`; knows nothing
-of the servers they are aimed at.
+Owns the command lines of `loadgen`, `pullgen`, `floor` and of our own, whose sources are beside this; knows
+nothing of the servers they are aimed at.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from tests.peers.process import poll_until
 SOURCES = Path(os.environ.get("HOTFIRE_LOAD_TOOLS", ROOT.parent / "shared" / "tools"))
 _LIBRARIES = {"loadgen": [], "pullgen": [], "floor": ["-lz"]}
 OUR_SOURCES = ROOT / "bench"
-_OURS = ("batchgen", "tailgen")
+_OURS = ("batchgen", "tailgen", "txgen", "askgen", "timergen")
 # A count that is to be stored is stored at this rate at least, or something is wrong.
 FILL_RATE_MIN = 2000
 # Beyond the time a tool was asked to run: connecting, creating the topic, ending.
 GRACE_S = 20
+# timergen's own patience with what is late.
+TIMERS_GRACE_S = 60
 # loadgen's and pullgen's exit status when they measured, but some replies were refusals.
 SOME_REFUSED = 5
 
@@ -110,10 +112,14 @@ class LoadTools:
         queues: int,
         topics: int = 0,
         rate_min: int = FILL_RATE_MIN,
+        keyed: bool = False,
     ) -> Measured:
-        """So many messages, one by one, as fast as they are taken, which is `rate_min` a second at least."""
+        """So many messages, one by one, as fast as they are taken, which is `rate_min` a second at least.
+
+        `keyed`: each has keys of 16 characters.
+        """
         seconds = GRACE_S + count // rate_min
-        shape = list(map(str, (8, 64, 1, body, seconds, queues, count, topics)))
+        shape = list(map(str, (8, 64, 1, body, seconds, queues, count, topics, int(keyed))))
         return _sent(self._run("batchgen", broker, topic, shape, seconds=seconds, pattern=_SENT))
 
     def tails(
@@ -149,6 +155,84 @@ class LoadTools:
             "pullgen", broker, topic, shape, seconds=seconds, pattern=_PULLED, is_aside=is_aside
         )
         return Measured(float(found["rate"]), int(found["acked"]), int(found["refused"]))
+
+    def transactions(
+        self,
+        broker: str,
+        topic: str,
+        *,
+        connections: int,
+        window: int,
+        body: int,
+        seconds: int,
+        queues: int,
+    ) -> Measured:
+        """Half message and commit, both answered; one transaction is one message."""
+        shape = list(map(str, (connections, window, body, seconds, queues)))
+        return self._exact("txgen", broker, topic, shape, seconds=seconds)
+
+    def fill_asked(
+        self, broker: str, topic: str, *, count: int, body: int, queues: int, keys: int
+    ) -> Measured:
+        """What `pull_by_condition` and `query_keys` look for."""
+        shape = ["fill", *map(str, (count, body, queues, keys))]
+        return self._exact("askgen", broker, topic, shape, seconds=GRACE_S + count // FILL_RATE_MIN)
+
+    def pull_by_condition(
+        self,
+        broker: str,
+        topic: str,
+        *,
+        count: int,
+        body: int,
+        queues: int,
+        readers: int,
+        batch: int,
+        seconds: int,
+        group: str,
+        version: int,
+    ) -> Measured:
+        """The group's condition is one in ten's, and the broker knows it by a heartbeat of that version."""
+        shape = ["sql", *map(str, (count, body, queues, readers, batch, seconds, group, version))]
+        return self._exact("askgen", broker, topic, shape, seconds=seconds)
+
+    def query_keys(
+        self,
+        broker: str,
+        topic: str,
+        *,
+        count: int,
+        body: int,
+        keys: int,
+        connections: int,
+        window: int,
+        seconds: int,
+    ) -> Measured:
+        shape = ["keys", *map(str, (count, body, keys, connections, window, seconds))]
+        return self._exact("askgen", broker, topic, shape, seconds=seconds)
+
+    def timers(
+        self,
+        broker: str,
+        topic: str,
+        *,
+        connections: int,
+        window: int,
+        body: int,
+        count: int,
+        ahead_ms: int,
+        spread_ms: int,
+        queues: int,
+        burst: bool,
+    ) -> Measured:
+        """Until all have come; the rate is the intake's, or with `burst` the delivery's."""
+        shape = list(map(str, (connections, window, body, count, ahead_ms, spread_ms, queues, int(burst))))
+        seconds = GRACE_S + count // FILL_RATE_MIN + (ahead_ms + spread_ms) // 1000
+        return self._exact("timergen", broker, topic, shape, seconds=seconds + TIMERS_GRACE_S)
+
+    def _exact(self, tool: str, broker: str, topic: str, shape: list[str], *, seconds: int) -> Measured:
+        """Of a tool that checks what comes: a single wrong answer ends it with another status."""
+        return _sent(self._run(tool, broker, topic, shape, seconds=seconds, pattern=_SENT))
 
     def _run(
         self,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Figure = Literal["rate", "cpu_us", "p50_ms", "p99_ms"]
+Figure = Literal["rate", "cpu_us", "per_cpu_s", "p50_ms", "p99_ms"]
 FIGURE_NAMES: dict[Figure, str] = {
-    "rate": "rate", "cpu_us": "CPU per message", "p50_ms": "p50", "p99_ms": "p99"
+    "rate": "rate", "cpu_us": "CPU per message", "per_cpu_s": "rows per CPU second", "p50_ms": "p50",
+    "p99_ms": "p99",
 }  # fmt: skip
 
 
@@ -71,6 +72,17 @@ GOALS: tuple[Goal, ...] = (
     Goal("beside-queries", "p99_ms", "alone", at_most=1.5),
     Goal("beside-drain", "p99_ms", "alone", at_most=2.0),
     Goal("beside-siege", "p99_ms", "alone", at_most=2.0),
+    Goal("transactions-sync", "rate", at_least=1.5),
+    Goal("transactions-sync", "cpu_us", at_most=0.5),
+    Goal("transactions-async", "rate", at_least=1.5),
+    Goal("transactions-async", "cpu_us", at_most=0.5),
+    Goal("sql92-pull", "rate", at_least=1.0),
+    Goal("sql92-pull", "cpu_us", at_most=1.0),
+    Goal("key-queries", "rate", at_least=1.0),
+    Goal("key-queries", "cpu_us", at_most=1.0),
+    Goal("timers-intake", "rate", at_least=1.0),
+    Goal("timers-intake", "cpu_us", at_most=1.0),
+    Goal("timers-burst", "rate", at_least=1.0),
     Goal("client-produce", "cpu_us", "grpc", at_most=0.1),
     Goal("client-produce", "cpu_us", "kafka", at_most=1.0),
     Goal("client-consume", "cpu_us", "grpc", at_most=0.1),
@@ -80,4 +92,12 @@ GOALS: tuple[Goal, ...] = (
     Goal("client-idle", "p50_ms", "java-here"),
     Goal("client-idle", "p99_ms", "java-here"),
     Goal("client-pipeline", "rate", "loadgen", at_least=0.5),
+    Goal("spark-store", "per_cpu_s", "ceiling", at_least=0.6),
+    Goal("spark-store", "per_cpu_s", "parquet"),
+    Goal("spark-batch", "per_cpu_s", "kafka", at_least=1.0),
+    Goal("spark-batch-all", "per_cpu_s", "kafka", "spark-batch"),
+    Goal("spark-now", "per_cpu_s", "kafka", at_least=1.0),
+    Goal("spark-sink", "per_cpu_s", "kafka", at_least=1.0),
+    Goal("spark-trigger", "p50_ms", None, at_most=250.0),
+    Goal("spark-trigger", "p50_ms", "rate"),
 )

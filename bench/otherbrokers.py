@@ -123,6 +123,10 @@ class Proxy(Served):
 class Kafka(Served):
     """One broker that is its own controller, with the settings of its quick start."""
 
+    def __init__(self, directory: Path, partitions: int = 4) -> None:
+        super().__init__(directory)
+        self._partitions = partitions
+
     def command(self) -> Sequence[str]:
         jars = class_path("kafka", POMS / "kafka.xml")
         controller = free_port()
@@ -133,7 +137,7 @@ class Kafka(Served):
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": str(self.directory / "data"), "num.partitions": "4",
+            "log.dirs": str(self.directory / "data"), "num.partitions": str(self._partitions),
             "offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1", "group.initial.rebalance.delay.ms": "0",
         }  # fmt: skip

@@ -29,10 +29,14 @@ SERVERS = (
     "java",
     "java-here",
     "loadgen",
+    "ceiling",
+    "parquet",
+    "rate",
 )
 FORMS: dict[Figure, Callable[[float], str]] = {
     "rate": lambda value: f"{value / 1000:,.1f}k/s",
     "cpu_us": lambda value: f"{value:.2f} µs",
+    "per_cpu_s": lambda value: f"{value / 1e6:.2f}M",
     "p50_ms": lambda value: f"{value:.2f} ms",
     "p99_ms": lambda value: f"{value:.2f} ms",
 }
@@ -121,6 +125,8 @@ class Figures:
 
 
 def _value(run: Run, figure: Figure) -> float | None:
+    if figure == "per_cpu_s":
+        return 1e6 / run.cpu_us if run.cpu_us else None
     value: float | None = getattr(run, figure)
     # loadgen prints -1 where a percentile is beyond its range
     return None if value is None or value < 0 else value

@@ -13,9 +13,10 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench.cases import CASES, FLUSHES
+from bench.cases import CASES, FLUSHES, Case
 from bench.drivers import LoadTools, settle
 from bench.place import RESULTS, ROOT, SCRATCH, facts
 from tests.peers.hotfire import HotfireProcess
@@ -26,11 +27,11 @@ STARTED_S = 0.5
 _LINE = re.compile(r"^\s+[\d.]+%")
 
 
-def profile(name: str, *, seconds: int) -> str:
+def profile(name: str, *, seconds: int, cases: Sequence[Case] = CASES) -> str:
     """Writes and returns the page of one case."""
-    case = next((case for case in CASES if case.name == name), None)
+    case = next((case for case in cases if case.name == name), None)
     if case is None:
-        raise SystemExit(f"bench: no case is named {name}: {', '.join(case.name for case in CASES)}")
+        raise SystemExit(f"bench: no case is named {name}: {', '.join(case.name for case in cases)}")
     if shutil.which("perf") is None:
         subprocess.run(
             [str(ROOT / "tools" / "need.sh"), "linux-perf"], check=False, stdout=subprocess.DEVNULL

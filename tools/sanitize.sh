@@ -20,17 +20,18 @@ runtime="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
 export PYTHONMALLOC=malloc PYTHONPATH=build/sanitize HOTFIRE_EXPECT_UNDER=build/sanitize
 check() {
-  LD_PRELOAD=$runtime "$python" -m pytest -m 'core and not slow and not crash and not interop' --timeout 300 "$@"
+  LD_PRELOAD=$runtime "$python" -m pytest -m 'core and not slow and not crash and not interop' --timeout 600 "$@"
 }
 if [ $# -gt 0 ]; then
   check "$@"
   exit
 fi
-# Two halves at once, for two cores: the broker's tests, and all others.
-check tests/unit/broker > build/sanitize-broker.log 2>&1 &
-broker=$!
+# Two halves at once, for two cores.
+half=(tests/unit/broker tests/unit/client tests/wire)
+check "${half[@]}" > build/sanitize-half.log 2>&1 &
+other=$!
 code=0
-check --ignore=tests/unit/broker tests || code=$?
-wait "$broker" || code=$?
-cat build/sanitize-broker.log
+check "${half[@]/#/--ignore=}" --ignore=tests/unit/spark tests || code=$?
+wait "$other" || code=$?
+cat build/sanitize-half.log
 exit "$code"

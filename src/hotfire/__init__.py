@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from hotfire.client.pullconsumer import PullConsumer
     from hotfire.client.queuereader import QueueReader
     from hotfire.client.results import SendResult, SendStatus
+    from hotfire.client.transactions import TransactionProducer, TransactionResult, TransactionState
     from hotfire.model import Message, MessageQueue, ReceivedMessage
 
 __all__ = [
     "App", "ConsumeContext", "ConsumeFrom", "ConsumeResult", "Consumer", "Message", "MessageQueue",
     "NotStored", "Once", "Producer", "PullConsumer", "QueueReader", "ReceivedMessage", "RedisOnce",
-    "SendHook", "SendResult", "SendStatus", "SqliteOnce", "Stored", "by_key_hash", "errors", "sync",
+    "SendHook", "SendResult", "SendStatus", "SqliteOnce", "Stored", "TransactionProducer",
+    "TransactionResult", "TransactionState", "by_key_hash", "errors", "sync",
 ]  # fmt: skip
 
 _HOMES = {
@@ -54,6 +56,9 @@ _HOMES = {
     "SendStatus": "client.results",
     "SqliteOnce": "client.once",
     "Stored": "client.confirm",
+    "TransactionProducer": "client.transactions",
+    "TransactionResult": "client.transactions",
+    "TransactionState": "client.transactions",
     "by_key_hash": "client.choosing",
 }
 

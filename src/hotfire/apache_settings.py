@@ -180,6 +180,14 @@ NAME_SERVER = frozenset(
     """.split()
 )
 
+FILTER_SERVER = frozenset(
+    f"""{_SERVER}
+    clientUploadFilterClassEnable compressMsgBodyOverHowmuch connectWhichBroker filterClassRepertoryUrl
+    filterServerIP fsServerAsyncSemaphoreValue fsServerCallbackExecutorThreads fsServerWorkerThreads
+    namesrvAddr rocketmqHome zipCompressLevel
+    """.split()
+)
+
 IMPORTANT = frozenset(
     """
     accessMessageInMemoryMaxRatio aclEnable allAckInSyncStateSet autoCreateSubscriptionGroup

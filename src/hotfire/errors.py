@@ -14,6 +14,7 @@
     │   ├── ConnectError                     the connection was never made: surely not carried out
     │   ├── ConnectionLost                   it broke while we waited
     │   ├── Timeout                          nothing came in time
+    │   │   └── RequestTimeout                   the request is stored; no reply to it came
     │   └── NoRoute                          no name server knows a broker for the topic
     ├── NotRunning                       a client that was not started, or was closed
     ├── NotAssigned                      a queue that is not this consumer's, or no more
@@ -196,6 +197,10 @@ class ConnectionLost(Unreachable):
 
 class Timeout(Unreachable):
     """The answer did not come in time; the request may have been carried out."""
+
+
+class RequestTimeout(Timeout):
+    """A request was stored, and nobody replied to it in time; it may still be carried out."""
 
 
 class NoRoute(Unreachable):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from hotfire.errors import BrokerRefused
@@ -50,6 +51,9 @@ OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""Its offsets of the two topics of halves say how far transactions are dealt with."""
+
 SYSTEM_TOPICS = frozenset(
     {
         AUTO_CREATE_TOPIC,
@@ -78,7 +82,7 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 """Groups that exist from the first start."""
 
@@ -155,6 +159,10 @@ class Message:
     """1 to 18 hold the message back for 1 s to 2 h; 0 does not."""
     wait_stored: bool = True
     """False lets the broker answer before the message is on disk or on a slave."""
+    delay_ms: int = 0
+    """Holds the message back for so long; at most three days, unless brokers allow more."""
+    deliver_at: datetime | int | None = None
+    """Or until then: a time with its zone, or ms since 1970."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -7,5 +7,6 @@
 """
 
 from hotfire.client.blocking import Consumer, Once, Producer, PullConsumer, QueueReader
+from hotfire.client.blockingtransactions import TransactionProducer
 
-__all__ = ["Consumer", "Once", "Producer", "PullConsumer", "QueueReader"]
+__all__ = ["Consumer", "Once", "Producer", "PullConsumer", "QueueReader", "TransactionProducer"]

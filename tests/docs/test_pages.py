@@ -128,7 +128,7 @@ def test_commands_of_pages_run(
             pytest.fail(f"{block}: hotfire {' '.join(words)}: wrong usage: {wrong}")
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "docs/pipelines.md"])
 def test_what_pages_name_is_there(page: str) -> None:
     """Targets of `make` exist, and so do the files and headings that links lead to."""
     makefile = (ROOT / "Makefile").read_text()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hotfire
-from hotfire import Consumer, Producer, PullConsumer, QueueReader, errors
+from hotfire import Consumer, Producer, PullConsumer, QueueReader, TransactionProducer, errors
 from hotfire.client.consumersettings import ConsumerSettings, Pace
 from hotfire.client.fetching import FetchLimits
 from tests.docs.pages import table
@@ -37,6 +37,7 @@ SETTINGS = {
     "PullConsumer": parameters(PullConsumer),
     "FetchLimits": fields(FetchLimits),
     "QueueReader": parameters(QueueReader),
+    "TransactionProducer": parameters(TransactionProducer),
 }
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hotfire.protocol.batch import BatchMessage, encode_batch
 from hotfire.protocol.codes import RequestCode as Code
+from hotfire.protocol.recall import Handle
 from hotfire.protocol.record import encode_properties
 from tests.interop.asking import Case, Given, Seen, spoilt, twins
 
@@ -111,7 +113,7 @@ def _json(name: str, code: int, tree: object, **rest: Any) -> Case:
 
 # --- sends -------------------------------------------------------------------------------------------
 
-_LETTERS = {
+LETTERS = {
     "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d", "queueId": "e",
     "sysFlag": "f", "bornTimestamp": "g", "flag": "h", "properties": "i", "reconsumeTimes": "j",
     "unitMode": "k", "maxReconsumeTimes": "l", "batch": "m",
@@ -137,7 +139,7 @@ def send(
 ) -> Case:
     fields = send_fields(topic, changed)
     if code != Code.SEND_MESSAGE:
-        fields = {_LETTERS[key]: value for key, value in fields.items()}
+        fields = {LETTERS[key]: value for key, value in fields.items()}
     return Case(f"send {name}", "broker", code, fields, body)
 
 
@@ -209,6 +211,17 @@ def sends() -> Iterable[Case]:
     yield send("delayed by 99", "later", properties=unique(16, DELAY="99"))
     yield send("delayed by -1", "delays", properties=unique(17, DELAY="-1"))
     yield send("delayed by a word", "later", properties=unique(18, DELAY="soon"))
+    yield send("timed", "timed", properties=unique(40, TIMER_DELAY_SEC="3600"))
+    yield send("timed by ms", "timed", properties=unique(41, TIMER_DELAY_MS="3600000"))
+    yield send("timed in the past", "past", properties=unique(42, TIMER_DELIVER_MS="1000"))
+    yield send("timed by a word", "timed", properties=unique(43, TIMER_DELAY_SEC="soon"))
+    yield send("timed too far away", "timed", properties=unique(44, TIMER_DELAY_SEC="259201"))
+    yield send("timed and delayed", "timed", properties=unique(45, TIMER_DELAY_SEC="9", DELAY="18"))
+    yield send(
+        "deleting the past", "timed", properties=unique(46, TIMER_DELIVER_MS="9", TIMER_DEL_UNIQKEY="k")
+    )
+    yield send("that was timed", "past", properties=unique(47, TIMER_DELAY_SEC="9", TIMER_OUT_MS="1000"))
+    yield from recalls()
     yield send("to a retry topic of nobody", "%RETRY%nobody")
     yield send("to a retry topic", "%RETRY%" + GROUP, maxReconsumeTimes=3)
     yield send("to a retry topic once too often", "%RETRY%" + GROUP, reconsumeTimes=17)
@@ -230,6 +243,28 @@ def sends() -> Iterable[Case]:
     yield batch("without ids", "batches", body=encode_batch([BatchMessage(b"d"), BatchMessage(b"e")]))
     yield send("marked as batch", "batches", body=body, batch=True)
     yield send("as batch, unmarked", "batches", body=body, code=Code.SEND_BATCH_MESSAGE)
+
+
+def recalls() -> Iterable[Case]:
+    """Of messages that wait, and of what is none of them."""
+    hour_ms = int(time.time() * 1000) + 3_600_000
+
+    def recall(name: str, handle: str, topic: str = "timed") -> Case:
+        fields = {"producerGroup": "PG", "topic": topic, "recallHandle": handle}
+        return Case(f"recall {name}", "broker", Code.RECALL_MESSAGE, fields)
+
+    def handle(topic: str = "timed", broker: str = BROKER_NAME, at: int = hour_ms) -> str:
+        return Handle(topic, broker, at, "7F000001000018B4AAC2000000000040").encode()
+
+    yield recall("a message", handle())
+    yield recall("of another topic", handle("past"))
+    yield recall("of another broker", handle(broker="broker-z"))
+    yield recall("too late", handle(at=1000))
+    yield recall("too early", handle(at=hour_ms + 300_000_000))
+    yield recall("of no topic", handle(), "nothing-there")
+    yield recall("by no handle", "no handle")
+    yield recall("by an empty handle", "")
+    yield recall("by another version", "djIgYSBiIDEgYw==")
 
 
 def _apart(cases: Iterable[Case]) -> Iterable[Case]:

@@ -316,6 +316,8 @@ def statistics() -> Iterable[Case]:
     yield ask("all groups", Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     yield ask("all offsets", Code.GET_ALL_CONSUMER_OFFSET)
     yield ask("all delay offsets", Code.GET_ALL_DELAY_OFFSET)
+    yield ask("timer checkpoint", Code.GET_TIMER_CHECK_POINT)
+    yield ask("timer metrics", Code.GET_TIMER_METRICS)
     yield ask("all request modes", Code.GET_ALL_MESSAGE_REQUEST_MODE)
     yield ask("runtime", Code.GET_BROKER_RUNTIME_INFO)
     yield ask("settings", Code.GET_BROKER_CONFIG)

@@ -19,7 +19,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.interop import catalogue, catalogue_admin, catalogue_assignment, catalogue_namesrv, clients
+from tests.interop import (
+    catalogue,
+    catalogue_admin,
+    catalogue_assignment,
+    catalogue_namesrv,
+    catalogue_replies,
+    catalogue_transactions,
+    clients,
+)
 from tests.interop.asking import Asker, Case
 from tests.interop.clients import Server
 from tests.interop.compare import Answer, differences, read_refusals, read_volatile, unforgiven
@@ -41,12 +49,15 @@ def cases() -> list[Case]:
         *catalogue.topics(),
         *catalogue_admin.groups(),
         *catalogue.sends(),
+        *catalogue_replies.replies(),
         *catalogue.pulls(),
         *catalogue.offsets(),
         *catalogue.queries(),
         *catalogue_admin.administration(),
         *catalogue_assignment.assignments(),
+        *catalogue_transactions.transactions(),
         *catalogue_namesrv.names(),
+        *catalogue_replies.filter_servers(),
     ]
 
 

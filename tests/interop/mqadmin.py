@@ -61,12 +61,12 @@ class Mqadmin:
 
 
 NOT_SERVED_YET = (
-    "TRANS_HALF_TOPIC",
-    "TRANS_OP_HALF_TOPIC",
+    "ROCKSDB_TRANS_HALF_TOPIC",
+    "ROCKSDB_TRANS_OP_HALF_TOPIC",
     "rmq_sys_REVIVE_LOG",
     "rmq_sys_SYNC_BROKER_MEMBER",
 )
-"""Topics of transactions, of pop and of a broker group: a list of topics has a line for each."""
+"""Topics of transactions in RocksDB, of pop and of a broker group: a list of topics has a line for each."""
 
 
 def shape(output: str) -> list[str]:

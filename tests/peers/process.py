@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -115,6 +116,19 @@ class LineProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             raise ProcessFailed(f"pid {self.pid} ignored SIGTERM for {timeout_s} s{self._story()}") from None
+
+    def end(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Nothing more to tell it: the exit status of a process that ends for that."""
+        assert self._child.stdin is not None
+        with suppress(BrokenPipeError):
+            self._child.stdin.close()
+        try:
+            return self.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ProcessFailed(
+                f"pid {self.pid} goes on {timeout_s} s after its end{self._story()}"
+            ) from None
 
     def signal(self, number: signal.Signals) -> None:
         if self.alive:

@@ -61,7 +61,9 @@ class Storm:
         await self._create_topic()
         sending = sim.on(sim.network.host("10.0.3.1"), self._send())
         members = [sim.on(sim.network.host(f"10.0.4.{n}"), self._member(n)) for n in range(MEMBERS)]
-        await asyncio.sleep(STORM_S)
+        for _ in range(int(STORM_S)):
+            await asyncio.sleep(1.0)
+            assert self.owners.clashes == [], "a queue has two readers"
         self.is_over = True
         await sending
         async with asyncio.timeout(60):
@@ -160,5 +162,5 @@ def test_a_storm_of_fifty_members_that_consume_in_order() -> None:
 def test_two_readers_are_noticed() -> None:
     """... where leases are given to whoever asks."""
     given = mock.patch.object(QueueLocks, "_lock", return_value=True)
-    with given, pytest.raises(AssertionError):
+    with given, pytest.raises(AssertionError, match="a queue has two readers"):
         check(Storm(seed=118, orderly=True))

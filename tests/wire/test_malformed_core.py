@@ -133,9 +133,9 @@ class Target:
         assert records == served + self.bench.broker.sends_handled
 
 
-def test_the_lane_survives_what_nobody_should_send(tmp_path: Path) -> None:
+def test_the_lane_survives_what_nobody_should_send(in_memory: Path) -> None:
     """50,000 hostile frames at a live journal: what is served is served whole, the rest is passed on."""
-    guarded, target = Guarded(1 << 19), Target(tmp_path / "store")
+    guarded, target = Guarded(1 << 19), Target(in_memory / "store")
     for data in hostile(MALFORMED_COUNT, SEED + 1):
         target.serve(guarded.holding(data))
     lane = target.lane
@@ -145,10 +145,10 @@ def test_the_lane_survives_what_nobody_should_send(tmp_path: Path) -> None:
     target.finish()
 
 
-def test_where_the_stream_is_cut_makes_no_difference(tmp_path: Path) -> None:
+def test_where_the_stream_is_cut_makes_no_difference(in_memory: Path) -> None:
     """The same hostile stream, frame by frame and in pieces of any size: same replies, same log."""
     rng = random.Random(SEED + 2)
-    whole, cut = Target(tmp_path / "whole"), Target(tmp_path / "cut")
+    whole, cut = Target(in_memory / "whole"), Target(in_memory / "cut")
     guarded = Guarded(1 << 22)
     stream: list[bytes] = []
     for data in hostile(20_000, SEED + 2):
@@ -192,9 +192,9 @@ def feed_cut(target: Target, stream: bytes, rng: random.Random, guarded: Guarded
         aside = aside[consumed:]
 
 
-def test_one_frame_of_every_damaged_byte(tmp_path: Path) -> None:
+def test_one_frame_of_every_damaged_byte(in_memory: Path) -> None:
     """Each byte of an ordinary send and an ordinary pull, in both serialisations, takes six other values."""
-    guarded, target = Guarded(), Target(tmp_path / "store")
+    guarded, target = Guarded(), Target(in_memory / "store")
     maker = scripts.Maker(7)
     ordinary = []
     while len(ordinary) < 8:

@@ -54,9 +54,9 @@ def served_and_handled(steps: list[scripts.Step], root: Path, **settings: Any) -
 
 
 @pytest.mark.parametrize("file", scripts.RECORDINGS)
-def test_recorded_clients_cannot_tell_lane_from_handlers(file: str, tmp_path: Path) -> None:
+def test_recorded_clients_cannot_tell_lane_from_handlers(file: str, in_memory: Path) -> None:
     """What Java clients sent is answered and stored byte for byte alike, ordinary requests by the lane."""
-    bench = served_and_handled(scripts.recorded(file), tmp_path)
+    bench = served_and_handled(scripts.recorded(file), in_memory)
     lane = bench.broker.fast.lane
     assert lane is not None
     assert lane.sends > bench.broker.sends_handled > 0
@@ -65,11 +65,11 @@ def test_recorded_clients_cannot_tell_lane_from_handlers(file: str, tmp_path: Pa
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", range(len(VARIATIONS)))
-def test_made_up_clients_cannot_tell_lane_from_handlers(seed: int, tmp_path: Path) -> None:
+def test_made_up_clients_cannot_tell_lane_from_handlers(seed: int, in_memory: Path) -> None:
     """2,000 odd and ordinary requests, cut anywhere, are answered and stored byte for byte alike."""
     # few pulls end within one of the small segments, and only those are the lane's
     count = 4000 if "mapped_file_size_commit_log" in VARIATIONS[seed] else 2000
-    bench = served_and_handled(scripts.made(seed, count), tmp_path, **VARIATIONS[seed])
+    bench = served_and_handled(scripts.made(seed, count), in_memory, **VARIATIONS[seed])
     lane = bench.broker.fast.lane
     assert lane is not None
     if "auto_create_topic_enable" not in VARIATIONS[seed]:  # else the topics do not exist at first
@@ -131,9 +131,9 @@ def recorded_replies(file: str) -> dict[tuple[int, int], tuple[str, Command]]:
 
 
 @pytest.mark.parametrize("file", scripts.RECORDINGS)
-def test_replies_have_the_shape_of_the_references(file: str, tmp_path: Path) -> None:
+def test_replies_have_the_shape_of_the_references(file: str, in_memory: Path) -> None:
     """Where both brokers succeed a reply has the same fields in the same order; refusals share the code."""
-    bench = replay(scripts.recorded(file), tmp_path)
+    bench = replay(scripts.recorded(file), in_memory)
     in_binary = "server-rocketmq" in file  # such a server orders its fields another way
     compared = refused = 0
     for conn, peer in bench.peers.items():

@@ -58,6 +58,10 @@ class Peer:
     def is_clogged(self) -> bool:
         return False
 
+    @property
+    def is_flooded(self) -> bool:
+        return False
+
     def hold(self) -> None:
         self.held = True
 

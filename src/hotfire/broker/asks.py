@@ -16,7 +16,9 @@ from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command, encode
 
 ASKED_MAX = 10_000
-"""Questions under way. Administrators cause them, one or a group's members at a time."""
+"""Questions under way: replies that clients pass to each other, and what administrators ask. Whoever asks
+keeps names and no bodies until the answer comes (`handlers.beside.without_body`): some 30 MB of so many.
+"""
 
 Then = Callable[[Command | None], None]
 

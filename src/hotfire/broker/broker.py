@@ -21,10 +21,12 @@ from hotfire.broker import changes, handlers
 from hotfire.broker.access import Access
 from hotfire.broker.asks import Asks
 from hotfire.broker.backlog import Backlogs
-from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused
+from hotfire.broker.call import HANDLERS, PARKED, Answer, AnswerWhenReadable, Call, Outcome, Refused, Task
 from hotfire.broker.clients import Clients
 from hotfire.broker.cold import ColdReads
-from hotfire.broker.config import BrokerConfig, BrokerRole
+from hotfire.broker.conditions import Conditions
+from hotfire.broker.config import BrokerConfig
+from hotfire.broker.delays import Delays
 from hotfire.broker.fastlane import NEXT_FULL, NEXT_MUCH, NEXT_PARTIAL, NEXT_SEGMENT, FastLane
 from hotfire.broker.groups import Groups
 from hotfire.broker.locks import QueueLocks
@@ -32,10 +34,10 @@ from hotfire.broker.modes import Modes
 from hotfire.broker.offsets import Offsets
 from hotfire.broker.parked import Parked, ParkedPull
 from hotfire.broker.routes import Then
-from hotfire.broker.schedule import Fetch, Schedule
 from hotfire.broker.settings_file import SettingsFile
 from hotfire.broker.statistics import Statistics
 from hotfire.broker.topics import Topics
+from hotfire.broker.transactions import Transactions
 from hotfire.broker.waiting import One, Waiting
 from hotfire.broker.waking import Waking
 from hotfire.errors import (
@@ -50,11 +52,10 @@ from hotfire.errors import (
 from hotfire.model import DataVersion, TopicConfig
 from hotfire.net.heart import Connection, Heart, Watch
 from hotfire.protocol.codes import ResponseCode
-from hotfire.protocol.command import Command, decode, encode, frame_size
+from hotfire.protocol.command import Command, decode, encode, encode_parts, frame_size
 from hotfire.protocol.ids import UniqueIds
 from hotfire.protocol.record import Host, encode_properties
 from hotfire.protocol.requests import REQUESTS, Request, SendReply
-from hotfire.store.config import delays_ms
 from hotfire.store.store import Store
 
 log = logging.getLogger("hotfire.broker")
@@ -83,20 +84,23 @@ class Broker(Heart):
             }
         )
         self.started_ms = now_ms
-        self._is_slave = config.broker_role is BrokerRole.SLAVE
+        self._is_slave = config.is_slave
         self.unique_ids = UniqueIds(advertised.address, os.getpid(), now_ms)
         self.topics = Topics(config, store.table("topics.json"))
         self.groups = Groups(config, store.table("subscriptionGroup.json"))
         self.modes = Modes(store.table("messageRequestMode.json"))
         self.offsets = Offsets(store.table("consumerOffset.json"))
-        self.clients = Clients(config.channel_expired_timeout)
+        self.clients = Clients(config.channel_expired_timeout, lambda: self.topics_changed())
+        self.conditions = Conditions(config, store, now_ms)
         self.asks = Asks()
         self.locks = QueueLocks()
         self.parked = Parked(config.parked_pulls_max, config.parked_pulls_per_connection_max)
         self.waking = Waking(self.parked)
         self.cold = ColdReads()
-        progress, period_ms = store.table("delayOffset.json"), config.flush_delay_offset_interval
-        self.schedule = Schedule(store, delays_ms(config.message_delay_level), progress, period_ms)
+        self.delays = Delays(store, config)
+        self.schedule, self.timers = self.delays.schedule, self.delays.timers
+        self.transactions = Transactions(self)
+        self._own_work = () if self._is_slave else (self.delays, self.transactions)
         self.backlogs = Backlogs(config, store, self.offsets)
         self.access = Access()
         self.statistics = Statistics(config.broker_cluster_name, now_ms)
@@ -121,11 +125,10 @@ class Broker(Heart):
         self.groups.load(now_ms)
         self.offsets.load()
         changes.forget_former_lives(self)
-        self.schedule.load(now_ms)
+        self.delays.load(now_ms)
+        self.transactions.load(now_ms)
         for topic in self.topics:
             self.fast.topic_changed(topic)
-        # The reference's broker expects to find it, though what it is for is not served yet.
-        store.table("consumerFilter.json").save_if_new({"filterDataByTopic": {}})
 
     # --- what the server calls ---
 
@@ -214,6 +217,7 @@ class Broker(Heart):
     def turn(self, now_ms: int) -> None:
         """Hand the filled turn to the flusher; if it still has the one before, the end of that does it."""
         self.wants_turn = False
+        self.transactions.write_ops(now_ms)
         self.store.submit()
         self._revive_some(now_ms)
 
@@ -221,9 +225,9 @@ class Broker(Heart):
         self.now_ms = now_ms
         self.doing = "store"
         self.waking.wake(self.store.tick(now_ms))
-        if not self._is_slave:
-            self.doing = "delayed messages"
-            self.schedule.tick(now_ms)
+        for work in self._own_work:
+            self.doing = type(work).__name__
+            work.tick(now_ms)
         if self.store.fault is not None:
             self._drop_replies()
         if now_ms - self._counted_ms >= COUNT_PERIOD_MS:
@@ -247,26 +251,24 @@ class Broker(Heart):
             if self.offsets.save_beside(now_ms):
                 self._saved_offsets_ms = now_ms
             self.groups.save_owed()
+        self.conditions.tick(now_ms)
         if self.store.journal.pending:
             self.wants_turn = True
 
     def due_ms(self) -> int | None:
-        return None if self._is_slave else self.schedule.due_ms()
+        return min((due for work in self._own_work if (due := work.due_ms()) is not None), default=None)
 
     def clock_moved(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        self.waiting.clock_moved(by_ms)
         self._rechecked_ms += by_ms
         self._expired_ms += by_ms
         self._saved_offsets_ms += by_ms
         self._counted_ms += by_ms
-        self.statistics.clock_moved(by_ms)
-        self.parked.clock_moved(by_ms)
-        self.asks.clock_moved(by_ms)
-        self.locks.clock_moved(by_ms)
-        self.clients.clock_moved(by_ms)
-        self.schedule.clock_moved(by_ms)
-        self.store.clock_moved(by_ms)
+        changes.clock_moved(self, by_ms)
+
+    def drained(self, connection: Connection, now_ms: int) -> None:
+        self.cold.drained(connection)
+        self._revive_some(now_ms)
 
     def disconnected(self, connection: Connection, now_ms: int) -> None:
         self.parked.disconnected(connection)
@@ -276,12 +278,15 @@ class Broker(Heart):
 
     def close(self, now_ms: int) -> None:
         """Write the tables and close the store. Replies still waiting are sent as their turns complete."""
+        self.transactions.write_ops(now_ms)
         self.groups.save_owed()
         try:
             self.offsets.save(now_ms)
+            self.conditions.save(now_ms)
         except OSError as error:  # messages matter more: the log is closed properly all the same
             log.error("offsets not written, messages will be delivered again reason=%s", error)
-        self.store.close(lambda: self.schedule.save(now_ms))
+        self.store.close(lambda: self.delays.save(now_ms))
+        self.timers.close()
         if self.store.fault is None:
             self.waiting.release(self.store.acknowledged_end, now_ms)
 
@@ -306,6 +311,7 @@ class Broker(Heart):
         except StoreReadOnly:
             self._drop_replies()
             return
+        self.transactions.write_ops(now_ms)
         self.store.submit()  # what arrived meanwhile is the next turn, and the flusher must not idle
         self.waiting.release(self.store.acknowledged_end, now_ms)
         self.waking.wake(woken)
@@ -320,8 +326,8 @@ class Broker(Heart):
             except BlockingIOError:
                 break
             self._postponed.popleft()
-        if not self._is_slave:
-            self.schedule.advance()
+        for work in self._own_work:
+            work.advance()
         if self.store.journal.pending:
             self.wants_turn = True
 
@@ -341,10 +347,12 @@ class Broker(Heart):
     def _queries_done(self, now_ms: int) -> None:
         self.now_ms = now_ms
         for token, future in self.store.queries.answers():
-            asked = cast("handlers.query.Asked", token)
+            asked = cast("handlers.query.Asked | Task", token)
 
-            def serve(asked: handlers.query.Asked = asked, future: Future[Any] = future) -> None:
-                if not asked.call.connection.closed:
+            def serve(asked: handlers.query.Asked | Task = asked, future: Future[Any] = future) -> None:
+                if isinstance(asked, Task):
+                    asked.then(future)
+                elif not asked.call.connection.closed:
                     self.serve(asked.call, asked.declared, lambda: asked.answer(future.result()))
 
             try:
@@ -357,25 +365,25 @@ class Broker(Heart):
     def _reads_done(self, now_ms: int) -> None:
         for token, error in self.store.fetched():
             try:
-                if isinstance(token, Fetch):
-                    self.schedule.fetched(token, error)
-                else:
+                if not self.delays.fetched(token, error):
                     handlers.pull.fetched(self, token, error)
             except Exception:
                 log.exception("cold read failed")  # those behind it want their answers
+        self._revive_some(now_ms)
         if self.store.journal.pending:
             self.wants_turn = True
 
-    # --- parked pulls ---
+    # --- parked pulls, and those in line ---
 
     def _revive_some(self, now_ms: int) -> None:
-        """Go on with some of the parked pulls that have reason to; with others in the next pass."""
+        """Go on with some of the pulls that have reason to; with others in the next pass."""
         self.waking.go_on(
             now_ms,
             lambda pull: self.revive(handlers.pull.arrived, pull),
             lambda pull: self.revive(handlers.pull.resume, pull),
         )
-        if self.waking.has_more(now_ms):
+        is_more_in_line = self.cold.go_on()
+        if is_more_in_line or self.waking.has_more(now_ms):
             self.wants_turn = True
 
     def revive(self, work: Callable[[Broker, ParkedPull], None], pull: ParkedPull) -> None:
@@ -456,16 +464,17 @@ class Broker(Heart):
         if outcome is PARKED or command.is_oneway:
             return
         if isinstance(outcome, AnswerWhenReadable):
-            frame = self._frame(command, declared, outcome.answer)
+            frame = b"".join(self._frame(command, declared, outcome.answer))
             self._wait(outcome.end, One(connection, frame), now_ms)
         elif isinstance(outcome, Answer):
-            connection.write(self._frame(command, declared, outcome))
+            for part in self._frame(command, declared, outcome):
+                connection.write(part)
 
-    def _frame(self, command: Command, declared: type[Request], answer: Answer) -> bytes:
+    def _frame(self, command: Command, declared: type[Request], answer: Answer) -> tuple[bytes, ...]:
         try:
-            return encode(self._command(command, declared, answer))
+            return encode_parts(self._command(command, declared, answer))
         except LocalProtocolError as error:  # more than any client takes: it is told, and others go on
-            return encode(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            return (encode(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))),)
 
     def _command(self, command: Command, declared: type[Request], answer: Answer) -> Command:
         fields: dict[str, str] | None = None if declared.reply is None else {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hotfire.net.heart import Connection
 from hotfire.protocol.codes import ResponseCode
@@ -43,6 +44,13 @@ class AnswerWhenReadable:
 
     end: int
     answer: Answer
+
+
+@dataclass(slots=True, frozen=True)
+class Task:
+    """The broker's own work beside the loop, as the store's queries hand it back."""
+
+    then: Callable[[Future[Any]], None]
 
 
 class Refused(Exception):  # an outcome, raised to leave the checks early

@@ -1,4 +1,4 @@
-"""Changes that reach every part of a broker: topics that go, other settings, members that come.
+"""Changes that reach every part of a broker: topics that go, other settings, members that come, another time.
 
 Each is on disk before anyone sees it. Knows the parts of the broker; whether a change is allowed is its
 handler's affair.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.handlers.pull import topic_gone
 from hotfire.errors import BrokerRefused
+from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import encode
 from hotfire.protocol.requests import NotifyConsumerIdsChanged
 from hotfire.settings import to_properties
@@ -29,6 +30,19 @@ def delete_topics(broker: Broker, names: list[str], now_ms: int) -> None:
     First the store's word that they are gone: a crash or a full disk behind it leaves an empty topic, one
     before it nothing changed; never a topic without some of its messages.
     """
+    if broker.config.is_slave:
+        raise BrokerRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic[{names[0]}] is not deleted: this slave's log is a copy of its master's, and could not go "
+            "on; delete it at the master",
+        )
+    if broker.config.has_followers:
+        raise BrokerRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic[{names[0]}] is not deleted: slaves may copy this log, and a deletion is not copied yet; "
+            "delete topics while brokerRole is ASYNC_MASTER and haListenPort 0, then begin each slave with a "
+            "new copy of this store, see `hotfire store snapshot`",
+        )
     left = broker.store.deletions.delete(names)
     try:
         broker.topics.remove(names, now_ms)
@@ -39,11 +53,26 @@ def delete_topics(broker: Broker, names: list[str], now_ms: int) -> None:
             if (topic := broker.topics.get(name)) is not None:
                 broker.fast.topic_changed(topic)  # nobody sends to the queues it had
             broker.offsets.forget_topic(name)
+            broker.conditions.forget_topic(name)
             broker.statistics.forget_topic(name)
+            broker.timers.metrics.forget(name)
         for queue in left:
             for pull in broker.parked.on_queue(queue):
                 broker.parked.remove(pull)
                 broker.revive(topic_gone, pull)
+
+
+def clock_moved(broker: Broker, by_ms: int) -> None:
+    """The wall clock was set: every deadline moves along."""
+    broker.waiting.clock_moved(by_ms)
+    broker.statistics.clock_moved(by_ms)
+    broker.parked.clock_moved(by_ms)
+    broker.asks.clock_moved(by_ms)
+    broker.locks.clock_moved(by_ms)
+    broker.clients.clock_moved(by_ms)
+    broker.delays.clock_moved(by_ms)
+    broker.transactions.clock_moved(by_ms)
+    broker.store.clock_moved(by_ms)
 
 
 def forget_former_lives(broker: Broker) -> None:
@@ -83,6 +112,8 @@ def tell_members(broker: Broker, groups: Iterable[str]) -> None:
     for name in groups:
         broker.fast.revoke(name)
         group, config = broker.clients.consumers.get(name), broker.groups.get(name)
+        if group is None:
+            broker.conditions.leave(name, broker.now_ms)
         wanted = broker.config.notify_consumer_ids_changed_enable and (
             config is None or config.notify_consumer_ids_changed_enable
         )

@@ -1,4 +1,4 @@
-"""Who is alive: producers and consumers by group, as their heartbeats and connections say.
+"""Who is alive: producers and consumers by group, filter servers, as heartbeats and connections say.
 
 A client belongs to the connection its heartbeat came on. It leaves when it says so, when that connection
 closes, or when it has been silent for too long.
@@ -6,8 +6,10 @@ closes, or when it has been silent for too long.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from hotfire.broker.filterservers import FilterServers
 from hotfire.model import ConsumerData, Heartbeat, Subscription
 from hotfire.net.heart import Connection
 
@@ -72,18 +74,27 @@ class Beaten:
 class Clients:
     """Tables of producers and consumers."""
 
-    def __init__(self, expire_ms: int) -> None:
+    def __init__(self, expire_ms: int, filters_changed: Callable[[], None] = lambda: None) -> None:
         self._expire_ms = expire_ms
+        self.filter_servers = FilterServers(filters_changed)
         self.producers: dict[str, dict[Connection, Member]] = {}
         self.producer_count = 0
         """Members of all producer groups; nothing else bounds the names a client gives them."""
         self.consumers: dict[str, ConsumerGroup] = {}
+        self._producers_of: dict[str, dict[Connection, int]] = {}
+        """By client id: its connections, the newest last, and in how many producer groups each is."""
 
     def beat(self, connection: Connection, heartbeat: Heartbeat, member: Member) -> Beaten:
         """Take in a heartbeat. One with a fingerprint may leave out topics that stay the same."""
         for producer in heartbeat.producers:
             members = self.producers.setdefault(producer.group, {})
-            self.producer_count += connection not in members
+            before = members.get(connection)
+            if before is None or before.client_id != member.client_id:
+                self._drop_producer(producer.group, connection)
+                members = self.producers.setdefault(producer.group, {})
+                self.producer_count += 1
+                joined = self._producers_of.setdefault(member.client_id, {})
+                joined[connection] = joined.get(connection, 0) + 1
             members[connection] = member
         fingerprint = heartbeat.fingerprint or 0
         without_topics = bool(fingerprint and heartbeat.without_sub)
@@ -99,6 +110,10 @@ class Clients:
                 changed.add(data.group)
             self.consumers[data.group].fingerprint = fingerprint
         return Beaten(frozenset(changed), is_news)
+
+    def producer(self, client_id: str) -> Connection | None:
+        """The connection of the client of this id that produces; of several the one that came last."""
+        return next(reversed(self._producers_of.get(client_id, {})), None)
 
     def groups_of(self, topic: str) -> set[str]:
         """Groups whose members subscribe to the topic."""
@@ -127,12 +142,14 @@ class Clients:
 
     def disconnected(self, connection: Connection) -> set[str]:
         """Consumer groups that lost a member with this connection."""
+        self.filter_servers.disconnected(connection)
         for group in [name for name, members in self.producers.items() if connection in members]:
             self._drop_producer(group, connection)
         return {group for group in list(self.consumers) if self._drop_consumer(group, connection)}
 
     def expire(self, now_ms: int) -> set[str]:
         """Forget clients silent for too long. Consumer groups that lost a member."""
+        self.filter_servers.expire(now_ms)
         limit = now_ms - self._expire_ms
         for name, members in list(self.producers.items()):
             for connection in [c for c, member in members.items() if member.seen_ms < limit]:
@@ -145,15 +162,25 @@ class Clients:
         return lost
 
     def clock_moved(self, by_ms: int) -> None:
+        self.filter_servers.clock_moved(by_ms)
         groups = [*self.producers.values(), *(group.members for group in self.consumers.values())]
         for member in {id(member): member for members in groups for member in members.values()}.values():
             member.seen_ms += by_ms
 
     def _drop_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group, {})
-        self.producer_count -= members.pop(connection, None) is not None
+        left = members.pop(connection, None)
         if not members:
             self.producers.pop(group, None)
+        if left is None:
+            return
+        self.producer_count -= 1
+        joined = self._producers_of[left.client_id]
+        joined[connection] -= 1
+        if not joined[connection]:
+            del joined[connection]
+            if not joined:
+                del self._producers_of[left.client_id]
 
     def _drop_consumer(self, name: str, connection: Connection) -> bool:
         group = self.consumers.get(name)

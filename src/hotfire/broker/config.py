@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotfire.errors import ConfigError
-from hotfire.model import TOPIC_QUEUES_MAX, Perm
+from hotfire.model import TOPIC_QUEUES_MAX, TRACE_TOPIC, Perm
+from hotfire.net.peer import split_address
 from hotfire.net.tls_settings import TlsClientConfig, TlsServerConfig
+from hotfire.protocol.ha import BATCH_BYTES_MAX
 from hotfire.settings import Form, setting
 from hotfire.store.commitlog import ROOT as LOG_DIRECTORY
 from hotfire.store.config import DELAY_LEVELS, RetentionConfig, StoreConfig, delays_ms
@@ -21,6 +23,7 @@ REGION = Form(
 )
 LEVELS = Form(r"\d+[smhd]( \d+[smhd])*", "times like 1s 5m 2h, separated by spaces")
 HOURS = Form(r"([01]?[0-9]|2[0-3])(;([01]?[0-9]|2[0-3]))*", "hours 00 to 23, separated by ';'")
+TOPIC = Form(r"[%|a-zA-Z0-9_-]{1,127}", "1 to 127 letters, digits, _, -, % or |")
 CLUSTER = Form(r"[^\x00-\x1f]{1,255}", "1 to 255 characters without control characters")
 
 
@@ -44,7 +47,8 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     )
     broker_cluster_name: str = setting("DefaultCluster", "Cluster this broker belongs to.", form=CLUSTER)
     broker_role: BrokerRole = setting(  # noqa: RUF009  # it makes a field
-        BrokerRole.ASYNC_MASTER, "ASYNC_MASTER, SYNC_MASTER or SLAVE; slaves are not served yet."
+        BrokerRole.ASYNC_MASTER,
+        "SYNC_MASTER acknowledges what a slave has too, SLAVE copies its master's log, ASYNC_MASTER neither.",
     )
     broker_id: int = setting(0, "0 is the master; slaves have higher ids.", low=0)
     listen_port: int = setting(10911, "Port for clients; 0 picks a free one.", low=0, high=65535)
@@ -55,7 +59,30 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     broker_ip2: str | None = setting(
         None, "Address slaves are told to dial; that of brokerIP1 when absent.", name="brokerIP2"
     )
-    ha_listen_port: int = setting(0, "Port slaves are told to dial; 0 is listenPort + 1.", low=0, high=65535)
+    ha_listen_port: int = setting(
+        0, "Port for slaves. 0: a SYNC_MASTER takes listenPort + 1, an ASYNC_MASTER none.", low=0, high=65535
+    )
+    ha_master_address: str | None = setting(
+        None, "SLAVE: where the log comes from, host:port of haListenPort; name servers tell when absent."
+    )
+    ha_transfer_batch_size: int = setting(
+        32 << 10, "Log bytes sent to a slave in one piece.", unit="bytes", low=1024, high=BATCH_BYTES_MAX
+    )
+    ha_send_heartbeat_interval: int = setting(
+        5000, "Master and slave say something at least so often.", unit="ms", low=100
+    )
+    ha_housekeeping_interval: int = setting(
+        20_000, "Either hangs up on the other after such a silence.", unit="ms", low=100
+    )
+    ha_max_gap_not_in_sync: int = setting(
+        256 << 20, "SYNC_MASTER: a slave further behind is not waited for.", unit="bytes", low=0
+    )
+    slave_timeout: int = setting(
+        3000, "SYNC_MASTER: a slower slave is answered FLUSH_SLAVE_TIMEOUT.", unit="ms", low=1, reload=True
+    )
+    in_sync_replicas: int = setting(
+        1, "SYNC_MASTER: copies before a message is safe, the master's counted; never fewer than two.", low=1
+    )
     connections_max: int = setting(
         60_000, "Connections at once; fewer where the limit of open files is low.", low=16
     )
@@ -93,6 +120,11 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     broker_topic_enable: bool = setting(True, "Make a topic named like the broker.")
     region_id: str = setting("DefaultRegion", "Region written into every message.", form=REGION)
     trace_on: bool = setting(True, "Tell clients that tracing is welcome.")
+    trace_topic_enable: bool = setting(False, "Make the topic to which clients write their traces.")
+    msg_trace_topic_name: str = setting(TRACE_TOPIC, "That topic's name.", form=TOPIC)
+    store_reply_message_enable: bool = setting(
+        True, "Keep replies to requests in the cluster's reply topic, too.", reload=True
+    )
     flush_disk_type: FlushDiskType = setting(  # noqa: RUF009  # it makes a field
         FlushDiskType.SYNC_FLUSH, "SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is written."
     )
@@ -158,6 +190,22 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     mapped_file_size_consume_queue_ext: int = setting(
         48 << 20, "Size of such a file.", unit="bytes", low=64 << 10, high=1 << 30
     )
+    enable_property_filter: bool = setting(
+        True, "Serve subscriptions by SQL92 conditions on properties.", reload=True
+    )
+    enable_calc_filter_bit_map: bool = setting(
+        False, "With enableConsumeQueueExt: note beside each entry which conditions its message passes."
+    )
+    expect_consumer_num_use_filter: int = setting(32, "Groups such notes are sized for.", low=1, high=1024)
+    max_error_rate_of_bloom_filter: int = setting(
+        20, "How many of them may be wrong, and are looked at in vain.", unit="%", low=1, high=99
+    )
+    filter_data_clean_time_span: int = setting(
+        86_400_000, "Conditions of a group without members are forgotten after this.", unit="ms", low=0
+    )
+    filter_support_retry: bool = setting(
+        False, "A condition on a retry topic is that on the message's first topic.", reload=True
+    )
     message_index_enable: bool = setting(True, "Index messages by their keys.")
     max_hash_slot_num: int = setting(5_000_000, "Hash slots of an index file.", low=1, high=1 << 30)
     max_index_num: int = setting(20_000_000, "Entries of an index file.", low=2, high=1 << 30)
@@ -165,6 +213,26 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
         1000, "Time between writes of the progress of delayed messages.", unit="ms", low=10
     )
     message_delay_level: str = setting(DELAY_LEVELS, "Times of the delay levels, lowest first.", form=LEVELS)
+    timer_wheel_enable: bool = setting(True, "Take messages with a time of delivery of their own.")
+    timer_max_delay_sec: int = setting(
+        259_200, "Longest such delay.", unit="s", low=1, high=100 * 366 * 86_400, reload=True
+    )
+    timer_precision_ms: int = setting(
+        1000, "Seconds, as the files count; delivery is to the millisecond.", unit="ms", low=1000, high=1000
+    )
+    timer_roll_window_slot: int = setting(
+        172_800, "Longer ones are put into the wheel anew each time.", unit="s", low=2, high=7 * 86_400 - 60
+    )
+    timer_congest_num_each_slot: int = setting(
+        (1 << 31) - 1, "Messages due in one second; more are refused.", low=1, high=(1 << 31) - 1, reload=True
+    )
+    timer_flush_interval_ms: int = setting(1000, "Time between syncs of their files.", unit="ms", low=10)
+    mapped_file_size_timer_log: int = setting(
+        100 << 20, "Size of a file of the timer log.", unit="bytes", low=4096, high=1 << 30
+    )
+    recall_message_enable: bool = setting(
+        False, "Let producers take back messages that wait for their time.", reload=True
+    )
     enabled_append_prop_crc: bool = setting(
         True, "Records end in a checksum over all of them.", name="enabledAppendPropCRC"
     )
@@ -173,6 +241,16 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
         0, "Sends are refused until then, in ms since 1970.", unit="ms", low=0, reload=True
     )
     reject_transaction_message: bool = setting(False, "Refuse transactional messages.", reload=True)
+    transaction_time_out: int = setting(
+        6000, "How long a producer may take before it is asked how a transaction ended.", unit="ms", low=1,
+        reload=True,
+    )  # fmt: skip
+    transaction_check_interval: int = setting(
+        30_000, "Time between two such questions.", unit="ms", low=1, reload=True
+    )
+    transaction_check_max: int = setting(
+        15, "Questions before a message nobody knows about is laid aside.", low=1, reload=True
+    )
     wait_time_mills_in_send_queue: int = setting(
         2000, "Sends are refused while others have waited longer for the disk.", unit="ms", low=1, reload=True
     )
@@ -212,9 +290,34 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     def __post_init__(self) -> None:
         self._refuse_foreign_store()
 
+    def check_role(self) -> None:
+        """A slave has an id above 0 and somebody to ask for its master; nobody else has."""
+        if self.is_slave != bool(self.broker_id):
+            raise ConfigError(
+                f"brokerRole={self.broker_role.name} brokerId={self.broker_id}: a slave has a "
+                "brokerId above 0, a master has 0; change one of the two"
+            )
+        if self.is_slave and not self.name_servers:
+            raise ConfigError(
+                "brokerRole=SLAVE asks name servers where its master is, whose topics, groups and offsets it "
+                "copies: set namesrvAddr; haMasterAddress says only where the log comes from"
+            )
+        if self.ha_master_address:
+            split_address(self.ha_master_address)
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role is BrokerRole.SLAVE
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether slaves may follow this broker."""
+        role = self.broker_role
+        return role is BrokerRole.SYNC_MASTER or (role is BrokerRole.ASYNC_MASTER and self.ha_listen_port > 0)
+
     def refuse_replication(self) -> None:
-        """A slave refuses every message; one that copies nothing either is of no use to anyone."""
-        if self.broker_role is BrokerRole.SLAVE or self.broker_id:
+        """Of the brokers started together none is a slave: they share no name, and would copy nothing."""
+        if self.is_slave or self.broker_id:
             raise ConfigError(
                 f"brokerRole={self.broker_role.name} brokerId={self.broker_id}: replication is not served, "
                 "so this broker would hold no copy of anything; start a master, with brokerId=0"
@@ -252,7 +355,8 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
             queue_ext=self.enable_consume_queue_ext,
             queue_ext_file_bytes=self.mapped_file_size_consume_queue_ext,
             sync_flush=self.flush_disk_type is FlushDiskType.SYNC_FLUSH,
-            append_crc=self.enabled_append_prop_crc,
+            # what is copied is as its master wrote it, with the checksum or without
+            append_crc=self.enabled_append_prop_crc and not self.is_slave,
             index_enable=self.message_index_enable,
             index_slots=self.max_hash_slot_num,
             index_entries=self.max_index_num,
@@ -286,7 +390,8 @@ class BrokerConfig(TlsServerConfig, TlsClientConfig):
     @property
     def has_pool(self) -> bool:
         """SYNC_FLUSH acknowledges what is on the disk: there a pool would only hold it up."""
-        return self.transient_store_pool_enable and self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        is_async = self.flush_disk_type is FlushDiskType.ASYNC_FLUSH
+        return self.transient_store_pool_enable and is_async and not self.is_slave
 
     @property
     def root(self) -> Path:

@@ -24,6 +24,7 @@ log = logging.getLogger("hotfire.broker")
 FORBIDDEN_READ = 1 << 2
 """The bit of the permission to read, as the reference keeps it."""
 FORBIDDEN_TOPICS_MAX = 10_000
+GroupTable = tuple[DataVersion, dict[str, SubscriptionGroup], dict[str, dict[str, int]]]
 _FORBIDDEN_TABLE = bodies.table(bodies.text, bodies.table(bodies.text, bodies.int32))
 _GROUP_TABLE = bodies.table(bodies.text, bodies.nested(SubscriptionGroup))
 
@@ -42,7 +43,7 @@ class Groups:
         self._version = DataVersion()
 
     def load(self, now_ms: int) -> None:
-        stored = self._table.load_as(_read)
+        stored = self._table.load_as(read_groups)
         if stored is not None:
             self._version, self._groups, self._forbidden = stored
             self._spelled = _spelled(self._groups.values())
@@ -121,6 +122,16 @@ class Groups:
         self._save(version, spelled, self._forbidden)
         self._version, self._spelled = version, spelled
         self._groups.update(changed)
+
+    def adopt(self, table: GroupTable) -> None:
+        """Be like this table of the master's."""
+        version, groups, forbidden = table
+        if version == self._version and groups == self._groups and forbidden == self._forbidden:
+            return
+        spelled = {name: text for name, text in self._spelled.items() if name in groups}
+        spelled |= _spelled(group for name, group in groups.items() if self._groups.get(name) != group)
+        self._save(version, spelled, forbidden)
+        self._version, self._spelled, self._groups, self._forbidden = version, spelled, groups, forbidden
 
     def remove(self, name: str, now_ms: int) -> None:
         if name not in self._groups and name not in self._forbidden:
@@ -201,9 +212,8 @@ def _spelled(groups: Iterable[SubscriptionGroup]) -> dict[str, str]:
     return {group.name: bodies.spelled(to_json(group)) for group in groups}
 
 
-def _read(
-    tree: dict[str, object],
-) -> tuple[DataVersion, dict[str, SubscriptionGroup], dict[str, dict[str, int]]]:
+def read_groups(tree: dict[str, object]) -> GroupTable:
+    """A table as it is on disk and on the wire."""
     groups = _GROUP_TABLE(tree.get("subscriptionGroupTable", {}))
     version = from_json(DataVersion, tree.get("dataVersion", {}))
     forbidden = _FORBIDDEN_TABLE(tree.get("forbiddenTable") or {})

@@ -36,7 +36,7 @@ class Offsets:
         """Something was set by hand, which is worth a write of its own."""
 
     def load(self) -> None:
-        stored = self._table.load_as(_read)
+        stored = self._table.load_as(read_offsets)
         if stored is not None:
             self._version, self._offsets, self._resets = stored
         for topic, group in self._offsets:
@@ -133,6 +133,15 @@ class Offsets:
             row.clear()
             row.update(offsets)
             self._dirty = True
+
+    def adopt(self, version: DataVersion, offsets: OffsetTable) -> None:
+        """Take the offsets of a master's table; those it does not have stay."""
+        self._version = version
+        for (topic, group), row in offsets.items():
+            ours = self._row(topic, group)
+            if not row.items() <= ours.items():
+                ours.update(row)
+                self._dirty = True
 
     def forget_group(self, group: str) -> None:
         for topic in tuple(self._topics.get(group, ())):
@@ -235,7 +244,8 @@ def _tree(version: DataVersion, table: OffsetTable, resets: OffsetTable) -> dict
     return tree
 
 
-def _read(tree: dict[str, object]) -> tuple[DataVersion, OffsetTable, OffsetTable]:
+def read_offsets(tree: dict[str, object]) -> tuple[DataVersion, OffsetTable, OffsetTable]:
+    """A table as it is on disk and on the wire: offsets, and resets the group has yet to be told of."""
     version = from_json(DataVersion, tree.get("dataVersion", {}))
     return version, _table(tree.get("offsetTable", {})), _table(tree.get("resetOffsetTable", {}))
 

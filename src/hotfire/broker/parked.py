@@ -1,7 +1,7 @@
 """Pulls that wait for a message or for their time: no task and no thread each, only a place in three indexes.
 
 By queue, to be found when a message arrives; by time, to be answered when it is up; by connection, to be
-forgotten when the peer goes. A pull with a tag filter remembers how far it has looked.
+forgotten when the peer goes. A pull with a filter remembers how far it has looked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class ParkedPull:
     scanned: int
     deadline_ms: int
     call: object
-    codes: tuple[int, ...] | None = None
+    wanted: object = None
+    """By what it reads: its handler's."""
     gone: bool = False
 
 

@@ -1,7 +1,8 @@
 """The last step of all that is stored: where a message goes first, and where one that was parked goes then.
 
 A message with a delay level is parked in a topic of the broker's own, one queue for each level; its real
-topic and queue go along as properties. `schedule` moves it on when it is due. Knows records, not requests.
+topic and queue go along as properties. `schedule` moves it on when it is due. One with a time of its own is
+parked in another, and `timers` moves it on. Knows records, not requests.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hotfire import model
+from hotfire.broker import timing
 from hotfire.errors import BrokerRefused, LocalProtocolError
 from hotfire.model import TopicConfig
 from hotfire.protocol.codes import ResponseCode
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
 
 DELAY, REAL_TOPIC, REAL_QUEUE = "DELAY", "REAL_TOPIC", "REAL_QID"
-TIMES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-"""Times of delivery to the millisecond: a delay level is preferred to them, and they are removed."""
 _LEVEL = re.compile(r"[+-]?[0-9]{1,10}")
 _QUEUE = re.compile(r"[0-9]{1,10}")
-_UNDELIVERED = (model.SCHEDULE_TOPIC, model.HALF_TOPIC)
-"""Nothing parked goes here: it would only be parked again, or be a half of a transaction nobody began."""
+_UNDELIVERED = model.SEND_FORBIDDEN_TOPICS | {model.TIMER_TOPIC}
+"""Nothing parked goes here: it would only be parked again, or be what the broker alone may write, such as the
+op that ends a transaction. Who sends to the topic of timers could ask for any of them.
+"""
 
 
 class Undeliverable(Exception):  # said of the record, and never a reply
@@ -35,11 +37,16 @@ class Undeliverable(Exception):  # said of the record, and never a reply
 
 
 def put(broker: Broker, record: Record, now_ms: int) -> Appended:
-    """Place `record` in this turn, or park it if its properties have a delay level."""
-    level = delay_level(parse_properties(record.properties))
-    kind = record.sys_flag & SysFlag.TRANSACTION_MASK
-    delays = level > 0 and kind in (0, SysFlag.TRANSACTION_COMMIT)
+    """Place `record` in this turn, or park it if its properties have a delay level or a time."""
+    named = parse_properties(record.properties)
+    level = delay_level(named)
+    due = due_ms(broker, record, named, now_ms)
+    delays = level > 0 and _may_wait(record)
     try:
+        if due is not None:
+            placed = broker.store.append(timing.parked(record, due), now_ms)
+            broker.timers.parked(named, due, placed.queue_offset)
+            return placed
         if not delays:
             return broker.store.append(record, now_ms)
         level = min(level, broker.schedule.level_max)
@@ -48,6 +55,22 @@ def put(broker: Broker, record: Record, now_ms: int) -> Appended:
         raise BrokerRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
     broker.schedule.parked(level, placed, now_ms)
     return placed
+
+
+def due_ms(broker: Broker, record: Record, named: dict[str, str], now_ms: int) -> int | None:
+    """When a message with a time of its own is due; None when it has none, or it has come already."""
+    if delay_level(named) > 0 or not _may_wait(record) or not timing.asks_for_time(record.topic, named):
+        return None
+    due = timing.due_ms(broker.config, named, now_ms)
+    if due <= now_ms:
+        return None
+    timing.check_deletes(record.topic, named)
+    broker.timers.check_room(due, named)
+    return due
+
+
+def _may_wait(record: Record) -> bool:
+    return record.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
 
 
 def choose_queue(broker: Broker, topic: TopicConfig, queue_id: int, now_ms: int) -> int:
@@ -73,7 +96,7 @@ def delay_level(named: dict[str, str]) -> int:
 def parked(record: Record, level: int) -> Record:
     """The record as it waits in the queue of its level."""
     named = parse_properties(record.properties)
-    for name in TIMES:
+    for name in timing.TIMES:
         named.pop(name, None)
     named |= {DELAY: str(level), REAL_TOPIC: record.topic, REAL_QUEUE: str(record.queue_id)}
     return dataclasses.replace(

@@ -18,7 +18,7 @@ from hotfire.model import BrokerRegistration
 from hotfire.net.peer import Peer
 from hotfire.protocol.command import Command
 from hotfire.protocol.registration import RegistrationEncoder
-from hotfire.protocol.requests import RegisterBroker, Request, UnregisterBroker
+from hotfire.protocol.requests import RegisterBroker, RegisterBrokerReply, Request, UnregisterBroker
 
 log = logging.getLogger("hotfire.broker")
 
@@ -34,7 +34,13 @@ PERIOD_MS_MAX = 60_000
 class Registration:
     """Keeps one broker registered with every name server it was given."""
 
-    def __init__(self, broker: Broker, name_servers: tuple[str, ...], tls: SSLContext | None = None) -> None:
+    def __init__(
+        self, broker: Broker, name_servers: tuple[str, ...], tls: SSLContext | None = None, ha_port: int = 0
+    ) -> None:
+        """Slaves are told to dial `ha_port`; 0 is what settings say."""
+        self._ha_port = ha_port or broker.config.ha_listen_port
+        self.on_master: Callable[[RegisterBrokerReply], None] | None = None
+        """A slave's: called with what a name server says of its master."""
         self._broker = broker
         self._tls = tls
         self._encoder = RegistrationEncoder()
@@ -113,7 +119,10 @@ class Registration:
                     peer = self._peers[address] = await self._dial(address)
                 changed.clear()
                 edition = self._edition
-                await peer.ask(self._request(), self._broker.config.register_broker_timeout_mills / 1000)
+                timeout_s = self._broker.config.register_broker_timeout_mills / 1000
+                reply = await peer.ask(self._request(), timeout_s)
+                if self.on_master is not None:
+                    self.on_master(RegisterBrokerReply.from_command(reply))
                 self._registered[address].set()
                 self._told[address] = edition
                 self._tell()
@@ -147,15 +156,16 @@ class Registration:
     def _request(self) -> RegisterBroker:
         broker, config = self._broker, self._broker.config
         table = broker.topics.registration()
-        state = table.data_version, config.broker_permission
+        filter_servers = broker.clients.filter_servers.addresses()
+        state = table.data_version, config.broker_permission, filter_servers
         if self._encoded[0] != state:  # every topic in one body, made again only when one has changed
-            self._encoded = state, self._encoder.encode(BrokerRegistration(table))
+            self._encoded = state, self._encoder.encode(BrokerRegistration(table, filter_servers))
         host, _, port = broker.address.rpartition(":")
         return RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=broker.address,
             cluster_name=config.broker_cluster_name,
-            ha_server_addr=f"{config.broker_ip2 or host}:{config.ha_listen_port or int(port) + 1}",
+            ha_server_addr=f"{config.broker_ip2 or host}:{self._ha_port or int(port) + 1}",
             broker_id=config.broker_id,
             compressed=False,
             body_crc32=0,

@@ -6,10 +6,11 @@ hold tags. A level has two positions:
     next  the first message not yet copied to its real topic
     done  the first whose copy is not yet known to be on the disk; this is what delayOffset.json keeps
 
-So a crash never loses one. What was copied and is not yet in that file would be copied again: a start after a
-crash looks the messages between the two up by their unique keys and passes over those that are there (without
-an index of keys, or beyond so many, they come twice). Nothing is moved before its time: the time is held
-against the clock once more when the copy is made. When the clock is set, what is parked moves along.
+What lasts, step by step, is in DURABLE_STEPS, and docs/durability.md says what a crash at each means.
+So a crash never loses one. What was copied and is not yet in that file would be copied again: a start looks
+up the messages that were due when the log ended by their unique keys, and passes over those that are there
+(without an index of keys, or beyond so many, they come twice). Nothing is moved before its time: the time is
+held against the clock once more when the copy is made. When the clock is set, what is parked moves along.
 
 A plain function of now: `tick` says what time it is, and is wanted again at `due_ms`. A step moves a bounded
 number of messages; while more are due the end of each turn makes the next step. Cold records are read beside
@@ -36,6 +37,11 @@ from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.broker")
 
+DURABLE_STEPS = {
+    "park": "the record in the queue of its level",
+    "re-put": "the copy in the real topic",
+    "progress": "config/delayOffset.json",
+}
 STEP_COUNT_MAX = 64
 STEP_BYTES_MAX = 1 << 20
 """Messages and bytes moved in one step, all levels together: some 3 ms."""
@@ -46,7 +52,7 @@ RETRY_MS = 100
 LEAD_MS_MIN, LEADS_MAX = 500, 100_000
 """A smaller lead is the time a request took; more messages of a larger one are delivered late by it."""
 LOOKED_UP_MAX = 20_000
-"""Messages looked up at a start: about a second."""
+"""Messages looked up at a start: about a second. After an orderly end hardly any were due and not moved."""
 CLOCK_BEHIND_MS = 1000
 """A log whose newest record is that much ahead of the clock says that the clock was set back."""
 
@@ -142,8 +148,8 @@ class Schedule:
                 level.cap = high, now_ms + delay_ms
             level.ticked = high
             self._levels.append(level)
-        if store.was_unclean:
-            self._find_copies()
+        # after an orderly end too: it may have come before all that the start before it found was passed over
+        self._find_copies()
         self._saved = dict(offsets)
         if stored is None:  # the reference's broker expects to find it
             self._table.save(_tree(self._version, {}))

@@ -6,7 +6,7 @@ Every change is on disk before it is visible to anyone. Knows no clients and no 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from hotfire import model
 from hotfire.broker.config import BrokerConfig
@@ -64,7 +64,11 @@ class Topics:
             yield topic(broker, 1, inherit)
         yield topic(model.OFFSET_MOVED_TOPIC, 1)
         yield topic(model.SCHEDULE_TOPIC, SCHEDULE_QUEUES)
+        if config.trace_topic_enable:
+            yield topic(config.msg_trace_topic_name, 1)
         yield topic(f"{cluster}_REPLY_TOPIC", 1)
+        yield topic(model.HALF_TOPIC, 1)
+        yield topic(model.HALF_OP_TOPIC, 1)
         yield topic(model.TIMER_TOPIC, 1)
 
     # --- look up ---
@@ -152,6 +156,32 @@ class Topics:
         for name in names:
             self._queue_count -= _queues(self._topics.pop(name))
         for name in names:
+            self.on_remove(name)
+
+    def adopt(self, table: TopicTable, widths: Mapping[str, int]) -> None:
+        """Be like this table of the master's, but lose sight of no message.
+
+        `widths` says up to which queue the log has messages of a topic: one the master lacks stays, and none
+        gets narrower for readers.
+        """
+        if table.data_version == self._version and table.topics.keys() == self._topics.keys():
+            return
+        kept = [topic for name, topic in self._topics.items() if name in widths]
+        topics = {topic.name: topic for topic in (*kept, *table.topics.values())}
+        for name, topic in topics.items():
+            if topic.read_queues < (width := widths.get(name, 0)):
+                topics[name] = dataclasses.replace(topic, read_queues=width)
+        changed = [topic for topic in topics.values() if self._topics.get(topic.name) != topic]
+        gone = self._topics.keys() - topics.keys()
+        if not changed and not gone and table.data_version == self._version:
+            return
+        spelled = {name: text for name, text in self._spelled.items() if name in topics} | _spelled(changed)
+        self._write(table.data_version, spelled)
+        self._version, self._topics, self._spelled = table.data_version, topics, spelled
+        self._queue_count = sum(_queues(topic) for topic in topics.values())
+        for topic in changed:
+            self.on_change(topic)
+        for name in gone:
             self.on_remove(name)
 
     def configure(self, config: BrokerConfig, now_ms: int) -> None:

@@ -34,6 +34,12 @@ class One:
         return [(self._connection, self._data)]
 
 
+def _send(gathered: dict[Connection, list[bytes]]) -> None:
+    for connection, parts in gathered.items():
+        connection.write(parts[0] if len(parts) == 1 else b"".join(parts))
+    gathered.clear()
+
+
 class Waiting:
     """Replies by the end of the log they wait for, and since when."""
 
@@ -55,10 +61,17 @@ class Waiting:
     def release(self, safe: int, now_ms: int) -> None:
         """Send what waits for a place at or before `safe`."""
         waiting = self._replies
+        gathered: dict[Connection, list[bytes]] = {}  # of handlers, by peer: theirs leave together, in order
         while waiting and waiting[0][0] <= safe:
             _, replies, since_ms = waiting.popleft()
             self._took(now_ms - since_ms, len(replies))
-            replies.send(now_ms)
+            if isinstance(replies, One):
+                for connection, data in replies.pairs():
+                    gathered.setdefault(connection, []).append(data)
+            else:
+                _send(gathered)
+                replies.send(now_ms)
+        _send(gathered)
 
     def time_out(self, late_ms: int) -> int:
         """Tell those who wait since then or longer that the disk takes too long; how many there were."""

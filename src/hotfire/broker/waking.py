@@ -15,7 +15,8 @@ from hotfire.core import Queue
 
 ANSWERS_PER_PASS_MAX = 12
 BYTES_PER_PASS_MAX = 1 << 20
-"""What is answered in one pass: about two milliseconds' work, be it many answers or large ones."""
+"""What is answered in one pass: about two milliseconds' work, be it many answers, large ones or long looks.
+The last look to begin may take some three milliseconds, if its condition is as hard as may be."""
 LOOKS_PER_PASS_MAX = 2000
 """Pulls looked at in one pass, most of which have nothing to go on with."""
 
@@ -49,8 +50,8 @@ class Waking:
             self._parked.remove(pull)
             self._ended.append(pull)
 
-    def answered(self, size: int) -> None:
-        """So many bytes went into an answer."""
+    def worked(self, size: int) -> None:
+        """So many bytes went into an answer, or could have in the time that was spent on looking."""
         self._bytes += size
 
     def go_on(self, now_ms: int, arrived: Work, ended: Work) -> None:

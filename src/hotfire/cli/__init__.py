@@ -25,6 +25,7 @@ EXIT_INTERRUPTED = 130
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("hotfire.cli.up", "start a name server and one or more brokers"),
     "broker": ("hotfire.cli.broker", "start a broker"),
+    "filtersrv": ("hotfire.cli.filtersrv", "start a filter server beside a broker"),
     "namesrv": ("hotfire.cli.namesrv", "start a name server"),
     "demo": ("hotfire.cli.demo", "start everything, send some messages, read them back"),
     "send": ("hotfire.cli.send", "send messages to a topic"),
@@ -33,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topic": ("hotfire.cli.topic", "list topics, show where one is, make one, delete one"),
     "group": ("hotfire.cli.group", "list consumer groups, show how far one is, make one, delete one"),
     "offset": ("hotfire.cli.offset", "show where a group is in a topic, let it go on elsewhere"),
+    "message": ("hotfire.cli.message", "show a message, find some by key or time, follow one's trace"),
+    "pipeline": ("hotfire.cli.pipeline", "archive, query and aggregate topics with Spark"),
     "bench": ("hotfire.cli.bench", "measure how fast a cluster stores and delivers"),
 }
 """Each module has `run(args) -> exit code`, and one of the same name in `options` what it takes."""

@@ -19,9 +19,9 @@ from hotfire.cli.benchplan import Outcome, Plan, describe
 from hotfire.cli.benchrun import prepare
 from hotfire.cli.benchrun import run as run_load
 from hotfire.cli.latencies import Latencies
-from hotfire.cli.tables import table
 from hotfire.errors import ConfigError
 from hotfire.protocol.codes import Serialization
+from hotfire.tables import table
 
 COLUMNS = ["what", "messages/s", "mean", "p50", "p90", "p99", "p99.9", "max"]
 

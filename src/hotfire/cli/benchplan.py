@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hotfire.cli.latencies import Latencies
-from hotfire.cli.progress import size_text
+from hotfire.figures import size_text
 from hotfire.model import MessageQueue
 from hotfire.protocol.codes import Serialization
 

@@ -60,14 +60,16 @@ def message_json(message: ReceivedMessage) -> str:
     return json.dumps(shown, ensure_ascii=False)
 
 
-def message_line(message: ReceivedMessage) -> str:
-    """One line for people: where, when, tag, keys, body."""
+def message_line(message: ReceivedMessage, *, with_id: bool = False) -> str:
+    """One line for people: where, when, perhaps the id of that place, tag, keys, body."""
     stored = datetime.fromtimestamp(message.store_timestamp_ms / 1000).astimezone()
     queue = message.queue
     parts = [
         f"{queue.broker_name}/{queue.queue_id}@{message.queue_offset}",
         stored.isoformat(sep=" ", timespec="milliseconds")[:23],
     ]
+    if with_id:
+        parts.append(message.offset_message_id)
     if message.tag:
         parts.append(f"tag={message.tag}")
     if message.keys:

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import suppress
 from typing import Any
 
 from hotfire.cli.client import run_client, tls_of
-from hotfire.cli.tables import as_json, table, with_times
 from hotfire.client.admin import Admin
 from hotfire.client.adminviews import GroupConnections, GroupLag, QueueLag
-from hotfire.errors import ConfigError, ConsumerNotOnline
-from hotfire.model import SubscriptionGroup
+from hotfire.errors import ConfigError, ConsumerNotOnline, NoRoute, TopicNotExist
+from hotfire.model import MessageQueue, SubscriptionGroup
+from hotfire.protocol.running import ConsumerRunningInfo
+from hotfire.tables import as_json, table, with_times
 
+UNTOUCHED = "committed -: nothing yet, and the lag counts from offset 0"
 LAG_COLUMNS = ["topic", "queue", "committed", "end", "lag", "inFlight", "lastConsumed"]
 
 
 def run(args: argparse.Namespace) -> int:
-    actions = {"list": _list, "show": _show, "lag": _lag, "create": _create, "delete": _delete}
+    actions = {
+        "list": _list,
+        "show": _show,
+        "lag": _lag,
+        "status": _status,
+        "create": _create,
+        "delete": _delete,
+    }
     return run_client(actions[args.action](args))
 
 
@@ -27,27 +38,83 @@ async def _list(args: argparse.Namespace) -> int:
         print(as_json(shown))
     for group in () if args.json else shown:
         print(group)
+    if not shown:
+        print("no group yet: a first consumer makes one, or `hotfire group create`", file=sys.stderr)
     return 0
 
 
 async def _lag(args: argparse.Namespace) -> int:
     async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         lag = await admin.lag(args.group, args.topic)
-    rows = [_lag_row(one) for one in lag.queues]
+        untouched = await _untouched(admin, lag)
+    rows = [_lag_row(one, is_untouched=one.queue in untouched) for one in lag.queues]
     if args.json:
         print(as_json({**_total(lag), "queues": rows}))
         return 0
     if rows:
         print(table(LAG_COLUMNS, with_times(rows, "lastConsumed")))
+    if untouched:
+        print(UNTOUCHED)
     print(_total_line(lag))
     return 0
 
 
-def _lag_row(one: QueueLag) -> dict[str, Any]:
+async def _untouched(admin: Admin, lag: GroupLag) -> set[MessageQueue]:
+    """Queues of which the group has committed nothing: how far it is says 0 for them as well."""
+    at_zero = {one.queue for one in lag.queues if one.committed_offset == 0}
+    found: set[MessageQueue] = set()
+    for topic in sorted({queue.topic for queue in at_zero}):
+        with suppress(NoRoute, TopicNotExist):  # deleted, and its offsets not yet: nothing to add
+            committed = await admin.offsets(lag.group, topic)
+            found |= {queue for queue in at_zero if committed.get(queue, 0) is None}
+    return found
+
+
+async def _status(args: argparse.Namespace) -> int:
+    """What each of its consumers tells of itself."""
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
+        clients = [one.client_id for one in (await admin.connections(args.group)).clients]
+        if args.client is not None and args.client not in clients:
+            raise ConfigError(
+                f"group {args.group} has no consumer {args.client}; it has {', '.join(clients)}"
+            )
+        asked = clients if args.client is None else [args.client]
+        told = {one: await admin.running_info(args.group, one, stacks=args.stacks) for one in asked}
+    if args.json:
+        shown = {
+            name: {"properties": dict(info.properties), "queues": _held(info), "stacks": info.stacks}
+            for name, info in told.items()
+        }
+        print(as_json(shown))
+        return 0
+    for name, info in told.items():
+        print(f"{name}  {info.properties.get('PROP_CLIENT_VERSION', '?')}")
+        columns = ["topic", "queue", "committed", "held", "lastPull", "lastConsumed"]
+        print(table(columns, with_times(_held(info), "lastPull", "lastConsumed")))
+        if info.stacks:
+            print(info.stacks)
+    return 0
+
+
+def _held(info: ConsumerRunningInfo) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": queue.topic,
+            "queue": f"{queue.broker_name}:{queue.queue_id}",
+            "committed": one.commit_offset,
+            "held": one.cached_count,
+            "lastPull": one.last_pull_ms or None,
+            "lastConsumed": one.last_consume_ms or None,
+        }
+        for queue, one in sorted(info.queues.items())
+    ]
+
+
+def _lag_row(one: QueueLag, *, is_untouched: bool) -> dict[str, Any]:
     return {
         "topic": one.queue.topic,
         "queue": f"{one.queue.broker_name}:{one.queue.queue_id}",
-        "committed": one.committed_offset,
+        "committed": None if is_untouched else one.committed_offset,
         "end": one.end_offset,
         "lag": one.lag,
         "inFlight": one.in_flight,

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotfire.cli.client import run_client, tls_of
-from hotfire.cli.options.places import Place
-from hotfire.cli.tables import as_json, table
+from hotfire.cli.group import UNTOUCHED
 from hotfire.client.admin import Admin
 from hotfire.client.adminviews import QueueStats
 from hotfire.errors import ConfigError
 from hotfire.model import MessageQueue
+from hotfire.places import Place
+from hotfire.tables import as_json, table
 
 Offsets = Mapping[MessageQueue, int | None]
 
@@ -31,7 +32,7 @@ async def _show(args: argparse.Namespace) -> int:
     rows = []
     for queue, offset in sorted(committed.items()):
         ends = stats.get(queue)
-        lag = None if ends is None or offset is None else max(ends.max_offset - offset, 0)
+        lag = None if ends is None else max(ends.max_offset - (offset or 0), 0)
         rows.append(
             {
                 "queue": _name(queue),
@@ -47,6 +48,8 @@ async def _show(args: argparse.Namespace) -> int:
     print(table(["queue", "min", "committed", "max", "lag"], rows))
     if all(offset is None for offset in committed.values()):
         print(f"group {args.group} has committed nothing of topic {args.topic}")
+    if None in committed.values():
+        print(UNTOUCHED)
     return 0
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -39,32 +40,53 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _send(args: argparse.Namespace) -> int:
-    properties = dict(_pair(text) for text in args.property)
-    sent, lines = 0, _Lines()
+    lines, tally = _Lines(), _Tally()
     group = args.group or DEFAULT_GROUP
-    async with Producer(args.namesrv, group=group, timeout_s=args.timeout, tls=tls_of(args)) as producer:
-        queue = None if args.queue is None else await _queue(producer, args.topic, *args.queue)
-        async for bodies in _windows(args, lines):
-            messages = [
-                Message(args.topic, body, args.tag, tuple(args.key), properties, delay_level=args.delay_level)
-                for body in bodies
-            ]
-            try:
-                results = await _send_window(producer, messages, args.batch, queue)
-            except HotfireError:
-                if sent:
-                    print(f"{sent} messages were stored before this; go on from there", file=sys.stderr)
-                raise
-            for result in results:
-                sent += 1
-                if not args.quiet:
-                    print(_json(result) if args.json else _line(result), flush=True)
-    if sent > 1 and not args.json:
-        print(f"{sent} messages sent", file=sys.stderr)
+    try:
+        async with Producer(args.namesrv, group=group, timeout_s=args.timeout, tls=tls_of(args)) as producer:
+            await _send_all(args, producer, lines, tally)
+    except asyncio.CancelledError:  # Ctrl-C: who goes on later must know from where
+        unknown = f"; of {tally.under_way} more it is not known" if tally.under_way else ""
+        print(f"interrupted: {_messages(tally.sent)} sent before{unknown}", file=sys.stderr)
+        raise
+    if tally.sent > 1 and not args.json:
+        print(f"{tally.sent} messages sent", file=sys.stderr)
     if lines.empty:
         told = "1 empty line was" if lines.empty == 1 else f"{lines.empty} empty lines were"
         print(f"{told} left out: a message needs a body", file=sys.stderr)
     return 0
+
+
+async def _send_all(args: argparse.Namespace, producer: Producer, lines: _Lines, tally: _Tally) -> None:
+    properties = dict(_pair(text) for text in args.property)
+    queue = None if args.queue is None else await _queue(producer, args.topic, *args.queue)
+    async for bodies in _windows(args, lines):
+        messages = [
+            Message(args.topic, body, args.tag, tuple(args.key), properties, delay_level=args.delay_level)
+            for body in bodies
+        ]
+        tally.under_way = len(messages)
+        try:
+            results = await _send_window(producer, messages, args.batch, queue)
+        except HotfireError:
+            if tally.sent:
+                print(f"{tally.sent} messages were stored before this; go on from there", file=sys.stderr)
+            raise
+        tally.sent, tally.under_way = tally.sent + len(results), 0
+        for result in () if args.quiet else results:
+            print(_json(result) if args.json else _line(result), flush=True)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Messages whose sends were answered, and those whose sends were not yet."""
+
+    sent: int = 0
+    under_way: int = 0
+
+
+def _messages(count: int) -> str:
+    return "1 message was" if count == 1 else f"{count} messages were"
 
 
 async def _queue(producer: Producer, topic: str, broker: str, queue_id: int) -> MessageQueue:

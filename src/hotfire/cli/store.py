@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from hotfire.cli import EXIT_FAILED, backup
-from hotfire.cli.progress import Progress, size_text
+from hotfire.cli.progress import Progress
+from hotfire.figures import size_text
 from hotfire.store.disk import Disk
 from hotfire.store.kinds import refuse_snapshot
 from hotfire.store.layout import Layout, Sizes, look, refuse_if_open

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterable
 from datetime import UTC, datetime
 
 from hotfire.cli.client import message_json, message_line, run_client, tls_of
-from hotfire.cli.options.places import Place
 from hotfire.client.consumersettings import ConsumeFrom
 from hotfire.client.pullconsumer import PullConsumer
 from hotfire.client.reader import Start, TopicReader
 from hotfire.errors import ConfigError, MessageDamaged
 from hotfire.model import ReceivedMessage
+from hotfire.places import Place
 
 NO_GROUP = "none"
 
@@ -40,6 +40,7 @@ async def _tail(args: argparse.Namespace) -> int:
         start=_start(args.start),
         follow=args.follow,
         expression=args.tags,
+        sql=args.sql,
         tls=tls_of(args),
     ) as reader:
         return await _print(reader, args)
@@ -55,7 +56,7 @@ async def _tail_as_member(args: argparse.Namespace) -> int:
         consume_timestamp_ms=args.start.value or None,
         tls=tls_of(args),
     ) as consumer:
-        consumer.subscribe(args.topic, args.tags)
+        consumer.subscribe(args.topic, args.tags, sql=args.sql)
         return await _print(consumer, args)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from hotfire.cli.client import run_client, tls_of
-from hotfire.cli.tables import as_json, table, with_times
 from hotfire.client.admin import Admin
 from hotfire.client.routes import TopicRoute
-from hotfire.errors import ConfigError
+from hotfire.errors import ConfigError, NoRoute, TopicNotExist
 from hotfire.model import Perm
+from hotfire.tables import as_json, table, with_times
 
 
 def run(args: argparse.Namespace) -> int:
@@ -25,6 +26,8 @@ async def _list(args: argparse.Namespace) -> int:
         print(as_json(shown))
     for topic in () if args.json else shown:
         print(topic)
+    if not shown:
+        print("no topic yet: a first message makes one, or `hotfire topic create`", file=sys.stderr)
     return 0
 
 
@@ -77,15 +80,53 @@ async def _stats(args: argparse.Namespace) -> int:
 
 async def _create(args: argparse.Namespace) -> int:
     async with Admin(args.namesrv, tls=tls_of(args)) as admin:
+        before = await _queues_now(admin, args.topic)
+        chosen = {one.name for one in await admin.masters(args.cluster, args.brokers)}
+        before = {name: count for name, count in before.items() if name in chosen}
+        if not args.shrink:
+            await _check_none_is_lost(admin, args, before)
         made = await admin.create_topic(
             args.topic, queues=args.queues, cluster=args.cluster, brokers=args.brokers
         )
-    rows = [{"broker": one.name, "address": one.address} for one in made]
+    rows = [{"broker": one.name, "before": before.get(one.name), "address": one.address} for one in made]
     if args.json:
         print(as_json({"topic": args.topic, "queues": args.queues, "brokers": rows}))
         return 0
     print(table(["broker", "queues", "address"], [{**row, "queues": args.queues} for row in rows]))
+    for name, count in sorted(before.items()):
+        if count != args.queues:
+            verb = "grew" if count < args.queues else "shrank"
+            print(f"topic {args.topic} {verb} from {count} to {args.queues} queues on {name}")
     return 0
+
+
+async def _queues_now(admin: Admin, topic: str) -> dict[str, int]:
+    """How many queues the topic has on each broker; on none when it is new."""
+    try:
+        route = await admin.route(topic)
+    except (NoRoute, TopicNotExist):
+        return {}
+    return {one.broker_name: max(one.read_queues, one.write_queues) for one in route.data.queues}
+
+
+async def _check_none_is_lost(admin: Admin, args: argparse.Namespace, before: dict[str, int]) -> None:
+    """Queues that are taken away keep their messages, but nobody reads them: not by mistake.
+
+    Of the command and not of Admin: a program that gives a number means it.
+    """
+    larger = {name: count for name, count in sorted(before.items()) if count > args.queues}
+    if not larger:
+        return
+    hidden = sum(
+        one.count
+        for one in (await admin.topic_stats(args.topic)).queues
+        if one.queue.broker_name in larger and one.queue.queue_id >= args.queues
+    )
+    there = ", ".join(f"{count} queues on {name}" for name, count in larger.items())
+    raise ConfigError(
+        f"topic {args.topic} has {there}: with {args.queues}, {hidden} messages could no longer be read; "
+        f"give --queues {max(larger.values())} or more, or add --shrink to do it all the same"
+    )
 
 
 async def _delete(args: argparse.Namespace) -> int:

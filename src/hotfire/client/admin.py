@@ -14,6 +14,8 @@ from typing import Self
 from hotfire.client import offsets as queue_offsets
 from hotfire.client.adminviews import (
     BrokerInfo,
+    ConsumedBy,
+    Fate,
     GroupConnections,
     GroupLag,
     QueueLag,
@@ -24,12 +26,20 @@ from hotfire.client.dialling import TlsChoice
 from hotfire.client.instance import ClientInstance
 from hotfire.client.queries import commit_offset, committed_offset
 from hotfire.client.routes import TopicRoute
-from hotfire.errors import BrokerRefused, ConfigError, ConsumerNotOnline, HotfireError, Unreachable
+from hotfire.errors import (
+    BrokerRefused,
+    ConfigError,
+    ConsumerNotOnline,
+    HotfireError,
+    SystemFailed,
+    Unreachable,
+)
 from hotfire.model import (
     AUTO_CREATE_TOPIC,
     ClusterInfo,
     MessageQueue,
     Perm,
+    ReceivedMessage,
     SubscriptionGroup,
     TopicConfig,
     is_system_group,
@@ -39,10 +49,11 @@ from hotfire.model import (
 from hotfire.protocol.bodies import TopicList, decode_body, encode_body
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
-from hotfire.protocol.members import ClientConnection, ConsumerConnection, ResetOffsets
+from hotfire.protocol.members import ClientConnection, ConsumerConnection, GroupList, ResetOffsets
 from hotfire.protocol.reports import ConsumeStats, GroupTable, TopicStats
 from hotfire.protocol.request import Request
 from hotfire.protocol.requests import (
+    ConsumeMessageDirectly,
     DeleteKvConfig,
     DeleteSubscriptionGroup,
     DeleteTopicInBroker,
@@ -51,18 +62,23 @@ from hotfire.protocol.requests import (
     GetAllTopicListFromNameserver,
     GetBrokerClusterInfo,
     GetConsumerConnectionList,
+    GetConsumerRunningInfo,
     GetConsumeStats,
     GetSystemTopicListFromNs,
     GetTopicConfig,
     GetTopicStatsInfo,
+    QueryTopicConsumeByWho,
     ResetOffset,
     UpdateAndCreateSubscriptionGroup,
     UpdateAndCreateTopic,
 )
+from hotfire.protocol.running import ConsumerRunningInfo, DirectResult
 
 TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 15.0
 """Store times are looked up in the log, which may be cold."""
+CLIENT_TIMEOUT_S = 15.0
+"""For what brokers ask of a client, which they wait 10 s for."""
 QUEUES = 8
 """Of a topic on each of its brokers, unless told otherwise."""
 REPLY_SUFFIX = "_REPLY_TOPIC"
@@ -83,7 +99,11 @@ class Admin:
     """
 
     def __init__(
-        self, name_servers: str | Sequence[str], *, timeout_s: float = TIMEOUT_S, tls: TlsChoice = False
+        self,
+        name_servers: str | Sequence[str] | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: TlsChoice = False,
     ) -> None:
         self._instance = ClientInstance(name_servers, tls=tls)
         self._timeout_s = timeout_s
@@ -212,6 +232,12 @@ class Admin:
         names = {name for answer in answers.values() for name in decode_body(GroupTable, answer.body).groups}
         return tuple(name for name in sorted(names) if include_system or not is_system_group(name))
 
+    async def group_configs(self, group: str) -> dict[str, SubscriptionGroup]:
+        """How each broker that knows the group keeps it, by broker name."""
+        answers = await self._ask_masters(GetAllSubscriptionGroupConfig(), self._timeout_s)
+        tables = {name: decode_body(GroupTable, answer.body).groups for name, answer in answers.items()}
+        return {name: table[group] for name, table in tables.items() if group in table}
+
     async def create_group(
         self,
         group: str | SubscriptionGroup,
@@ -280,6 +306,58 @@ class Admin:
             found.consume_from_where,
             found.subscriptions,
         )
+
+    async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
+        """What a consumer tells of itself: settings, queues, rates; and where its threads and tasks are."""
+        request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id, jstack_enable=stacks)
+        failure: SystemFailed | None = None
+        for broker in await self.masters():  # not every one knows every consumer
+            try:
+                answer = await self._ask_broker(broker, request, CLIENT_TIMEOUT_S)
+            except SystemFailed as error:
+                failure = error
+                continue
+            return decode_body(ConsumerRunningInfo, answer.body)
+        assert failure is not None
+        raise failure
+
+    async def consume_directly(self, group: str, client_id: str, message: ReceivedMessage) -> DirectResult:
+        """Have one consumer handle the message now, once more; what came of it. Offsets stay as they are."""
+        request = ConsumeMessageDirectly(
+            consumer_group=group,
+            client_id=client_id,
+            msg_id=message.offset_message_id,
+            broker_name=message.queue.broker_name,
+            topic=message.queue.topic,
+        )
+        (broker,) = await self.masters(brokers=[message.queue.broker_name])
+        return decode_body(DirectResult, (await self._ask_broker(broker, request, CLIENT_TIMEOUT_S)).body)
+
+    async def consumed_by(self, message: ReceivedMessage) -> tuple[ConsumedBy, ...]:
+        """What each group that reads the message's topic, or has read of it, made of the message."""
+        queue = message.queue
+        request = QueryTopicConsumeByWho(topic=queue.topic)
+        answers = await self._ask_readers(queue.topic, request, self._timeout_s)
+        groups = {name for answer in answers.values() for name in decode_body(GroupList, answer.body).groups}
+        return tuple([await self._consumed_by(group, message) for group in sorted(groups)])
+
+    async def _consumed_by(self, group: str, message: ReceivedMessage) -> ConsumedBy:
+        queue = message.queue
+        try:
+            online: GroupConnections | None = await self.connections(group)
+        except ConsumerNotOnline:
+            online = None
+        committed = await committed_offset(self._instance, group, queue)
+        wanted = None if online is None else online.subscriptions.get(queue.topic)
+        if online is not None and online.message_model == "BROADCASTING":
+            fate = Fate.BROADCASTING
+        elif committed is None or committed <= message.queue_offset:
+            fate = Fate.NOT_YET
+        elif wanted is not None and wanted.tags and message.tag not in wanted.tags:
+            fate = Fate.FILTERED
+        else:
+            fate = Fate.CONSUMED
+        return ConsumedBy(group, fate, committed, online is not None)
 
     async def _check_group(self, group: str) -> None:
         known = await self.groups(include_system=True)

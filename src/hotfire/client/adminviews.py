@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -114,3 +115,23 @@ class GroupConnections:
     message_model: str
     consume_from_where: str
     subscriptions: Mapping[str, Subscription] = field(hash=False)
+
+
+class Fate(enum.Enum):
+    """What a group has made of a message."""
+
+    CONSUMED = "consumed"
+    FILTERED = "passed over: its subscription does not ask for it"
+    NOT_YET = "not yet"
+    BROADCASTING = "unknown: each of its members keeps its own offsets"
+
+
+@dataclass(slots=True, frozen=True)
+class ConsumedBy:
+    """One group and one message."""
+
+    group: str
+    fate: Fate
+    committed: int | None
+    """Up to where the group has consumed the message's queue."""
+    is_online: bool

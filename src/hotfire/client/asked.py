@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Awaitable, Coroutine
 from typing import Any
@@ -32,6 +33,7 @@ from hotfire.protocol.running import ConsumerRunningInfo, ConsumeStatus, DirectR
 log = logging.getLogger("hotfire.client")
 
 CLIENT_VERSION = "V5_5_0"
+STACKS_CHARACTERS_MAX, DEPTH_MAX = 1 << 20, 64
 _DIRECT = {
     ConsumeResult.DONE: "CR_SUCCESS",
     ConsumeResult.RETRY: "CR_LATER",
@@ -146,14 +148,24 @@ def properties(consumer: RunningConsumer) -> dict[str, str]:
 
 
 def _stacks() -> str:
-    """Where every thread is, and every task of this loop."""
+    """Where every thread is, and every task of this loop, down to what it waits for."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines = []
-    for thread, frame in sys._current_frames().items():
-        lines += [f"thread {thread}\n", *traceback.format_stack(frame), "\n"]
+    for ident, frame in sys._current_frames().items():
+        lines += [f"thread {names.get(ident, '?')} {ident}\n", *traceback.format_stack(frame), "\n"]
     for task in asyncio.all_tasks():
-        for frame in task.get_stack(limit=1):
-            lines += [f"task {task.get_name()}\n", *traceback.format_stack(frame, limit=1), "\n"]
-    return "".join(lines)
+        lines += [f"task {task.get_name()}\n", *_awaits(task.get_coro()), "\n"]
+    told = "".join(lines)
+    return told if len(told) <= STACKS_CHARACTERS_MAX else told[:STACKS_CHARACTERS_MAX] + "\n... and more\n"
+
+
+def _awaits(waiting: object) -> list[str]:
+    """A line for each coroutine that waits for the next."""
+    lines: list[str] = []
+    while (frame := getattr(waiting, "cr_frame", None)) is not None and len(lines) < DEPTH_MAX:
+        lines += traceback.format_stack(frame, limit=1)
+        waiting = getattr(waiting, "cr_await", None)
+    return lines
 
 
 # --- one message again ---

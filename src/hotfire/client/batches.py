@@ -37,7 +37,7 @@ def check_batch(messages: Sequence[Message]) -> None:
             raise LocalProtocolError(
                 f"batch to {first.topic}: its messages differ in wait_stored; send them apart"
             )
-        if message.delay_level:
+        if message.delay_level or message.delay_ms or message.deliver_at is not None:
             raise LocalProtocolError(f"batch to {first.topic}: delayed messages travel alone")
     if str(first.topic).startswith(RETRY_PREFIX):
         raise LocalProtocolError(f"batch to {first.topic}: messages to retry topics travel alone")
@@ -96,6 +96,13 @@ def _batch(
         body=encode_batch(part for _, part, _ in parts),
         ids=tuple(message_id for message_id, _, _ in parts),
     )
+
+
+def encoded_batch(topic: str, body: bytes, first_id: str, batch_id: str) -> Outgoing:
+    """A request of messages that somebody has encoded already, of which the first has the id `first_id`."""
+    whole = Message(topic, b"")
+    properties = property_string(topic, message_properties(whole, batch_id))
+    return Outgoing((whole,), first_id, properties, body, ids=(first_id,))
 
 
 def batch_results(outgoing: Outgoing, result: SendResult) -> list[SendResult]:

@@ -19,11 +19,14 @@ from hotfire.client.choosing import Selector
 from hotfire.client.confirm import NotStored, Stored
 from hotfire.client.listening import Listener
 from hotfire.client.offsets import Boundary
-from hotfire.client.pulling import Pulled
+from hotfire.client.pulling import Fetched, Pulled
+from hotfire.client.queries import END_OF_TIME_MS
 from hotfire.client.results import SendResult
+from hotfire.client.searching import Found
 from hotfire.client.topicwatch import TopicChanged
 from hotfire.errors import HotfireError
 from hotfire.model import Message, MessageQueue, ReceivedMessage
+from hotfire.protocol.trace import TraceEntry
 
 POLL_TIMEOUT_S = 5.0
 WAITED_S = 1.0
@@ -40,7 +43,7 @@ class _Startable(Protocol):
 Inner = TypeVar("Inner", bound=_Startable)
 
 
-class _Face(Generic[Inner]):
+class Face(Generic[Inner]):
     """What all have in common: the one behind is made, started and closed on the bridge's loop."""
 
     def __init__(self, make: Callable[[], Inner], bridge: Bridge | None) -> None:
@@ -62,7 +65,7 @@ class _Face(Generic[Inner]):
         self.close()
 
 
-class Producer(_Face["producer.Producer"]):
+class Producer(Face["producer.Producer"]):
     """Sends messages.
 
     >>> def example() -> None:
@@ -120,6 +123,30 @@ class Producer(_Face["producer.Producer"]):
     ) -> list[SendResult]:
         return self._bridge.run(self._inner.send_batch(as_batch(messages), queue=queue, timeout_s=timeout_s))
 
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_s: float | None = None,
+    ) -> ReceivedMessage:
+        """Store the message and wait for the reply of whoever consumes it."""
+        return self._bridge.run(
+            self._inner.request(message, queue=queue, selector=selector, arg=arg, timeout_s=timeout_s)
+        )
+
+    def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        return self._bridge.run(self._inner.reply(request, body, properties=properties, timeout_s=timeout_s))
+
     def confirm(
         self,
         sent: HotfireError | SendResult | str,
@@ -129,11 +156,14 @@ class Producer(_Face["producer.Producer"]):
     ) -> Stored | NotStored:
         return self._bridge.run(self._inner.confirm(sent, topic, timeout_s=timeout_s))
 
+    def recall(self, sent: SendResult | str, *, timeout_s: float | None = None) -> str:
+        return self._bridge.run(self._inner.recall(sent, timeout_s=timeout_s))
+
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         return self._bridge.run(self._inner.queues(topic))
 
 
-class Consumer(_Face["consumer.Consumer"]):
+class Consumer(Face["consumer.Consumer"]):
     """Brings messages to listeners, on threads of its own.
 
     >>> def handle(message: ReceivedMessage) -> None:
@@ -155,15 +185,27 @@ class Consumer(_Face["consumer.Consumer"]):
         super().__init__(lambda: consumer.Consumer(name_servers, group=group, **settings), bridge)
 
     def subscribe(
-        self, topic: str, listener: Listener, tags: str | Sequence[str] = "*", *, sql: str | None = None
+        self,
+        topic: str,
+        listener: Listener,
+        tags: str | Sequence[str] = "*",
+        *,
+        sql: str | None = None,
+        filter: str | None = None,
     ) -> None:
-        self._bridge.call(self._inner.subscribe, topic, listener, tags, sql=sql)
+        self._bridge.call(self._inner.subscribe, topic, listener, tags, sql=sql, filter=filter)
 
     def listens_to(self, topic: str) -> bool:
         return self._bridge.call(self._inner.listens_to, topic)
 
     def unsubscribe(self, topic: str) -> None:
         self._bridge.call(self._inner.unsubscribe, topic)
+
+    def reply(
+        self, request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None
+    ) -> SendResult:
+        """Send the reply to a request; for listeners that are plain functions."""
+        return self._bridge.run(self._inner.reply(request, body, properties=properties))
 
     def suspend(self) -> None:
         self._bridge.call(self._inner.suspend)
@@ -184,7 +226,7 @@ class Consumer(_Face["consumer.Consumer"]):
         return self._bridge.call(lambda: self._inner.damaged_count)
 
 
-class PullConsumer(_Face["pullconsumer.PullConsumer"]):
+class PullConsumer(Face["pullconsumer.PullConsumer"]):
     """Messages of a group's share of topics, or of queues named by hand, when asked for.
 
     >>> def example() -> None:
@@ -210,8 +252,10 @@ class PullConsumer(_Face["pullconsumer.PullConsumer"]):
     def unsubscribe(self, topic: str) -> None:
         self._bridge.call(self._inner.unsubscribe, topic)
 
-    def assign(self, queues: Iterable[MessageQueue], tags: str | Sequence[str] = "*") -> None:
-        self._bridge.call(self._inner.assign, tuple(queues), tags)
+    def assign(
+        self, queues: Iterable[MessageQueue], tags: str | Sequence[str] = "*", *, sql: str | None = None
+    ) -> None:
+        self._bridge.call(self._inner.assign, tuple(queues), tags, sql=sql)
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         return self._bridge.call(self._inner.assignment)
@@ -272,7 +316,7 @@ class PullConsumer(_Face["pullconsumer.PullConsumer"]):
         self._bridge.call(self._inner.watch, topic, changed)
 
 
-class QueueReader(_Face["queuereader.QueueReader"]):
+class QueueReader(Face["queuereader.QueueReader"]):
     """Queues read by hand: the application keeps its offsets itself.
 
     >>> def example() -> None:
@@ -300,11 +344,26 @@ class QueueReader(_Face["queuereader.QueueReader"]):
         count: int = 32,
         tags: str | Sequence[str] = "*",
         *,
+        sql: str | None = None,
         wait_s: float = 0.0,
         bytes_max: int | None = None,
     ) -> Pulled:
         return self._bridge.run(
-            self._inner.pull(queue, offset, count, tags, wait_s=wait_s, bytes_max=bytes_max)
+            self._inner.pull(queue, offset, count, tags, sql=sql, wait_s=wait_s, bytes_max=bytes_max)
+        )
+
+    def fetch(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        tags: str | Sequence[str] = "*",
+        *,
+        count: int = queuereader.BULK_COUNT_MAX,
+        bytes_max: int = queuereader.BULK_BYTES_MAX,
+        timeout_s: float = queuereader.ANSWER_S,
+    ) -> Fetched:
+        return self._bridge.run(
+            self._inner.fetch(queue, offset, tags, count=count, bytes_max=bytes_max, timeout_s=timeout_s)
         )
 
     def min_offset(self, queue: MessageQueue) -> int:
@@ -330,6 +389,32 @@ class QueueReader(_Face["queuereader.QueueReader"]):
 
     def messages_by_key(self, topic: str, key: str, count_max: int = 64) -> list[ReceivedMessage]:
         return self._bridge.run(self._inner.messages_by_key(topic, key, count_max))
+
+    def find_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = END_OF_TIME_MS,
+        count_max: int = 64,
+        unique: bool = False,
+    ) -> Found:
+        return self._bridge.run(
+            self._inner.find_by_key(
+                topic, key, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max, unique=unique
+            )
+        )
+
+    def find_by_time(
+        self, topic: str, begin_ms: int, end_ms: int, *, count_max: int = 64, tags: str = "*"
+    ) -> Found:
+        return self._bridge.run(
+            self._inner.find_by_time(topic, begin_ms, end_ms, count_max=count_max, tags=tags)
+        )
+
+    def trace(self, message_id: str, *, topic: str | None = None) -> list[TraceEntry]:
+        return self._bridge.run(self._inner.trace(message_id, topic=topic))
 
 
 class Once(Generic[once.Transaction]):

@@ -84,6 +84,10 @@ class Bridge:
 
         return self.run(once())
 
+    def soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """The same, not waited for."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
     def close(self) -> None:
         """For a bridge of one's own; the shared one lives as long as the process."""
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -8,6 +8,7 @@ The quick way of sends does not come by here: what it does not take itself goes 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, SupportsIndex
 
 from hotfire.errors import BrokerRefused, ConfigError, LocalProtocolError
@@ -21,6 +22,7 @@ from hotfire.model import (
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _INT32_MAX = (1 << 31) - 1
+TIME_MS_MAX = 1 << 52
 
 RESERVED_PROPERTIES = frozenset(  # a line for each would be a page
     """
@@ -36,7 +38,10 @@ RESERVED_PROPERTIES = frozenset(  # a line for each would be a page
 )
 """Names that Java's putUserProperty refuses, and those of newer brokers that would be misread."""
 
-_FIELD_OF = {"KEYS": "keys", "TAGS": "tag", "DELAY": "delay_level", "WAIT": "wait_stored"}
+_FIELD_OF = {
+    "KEYS": "keys", "TAGS": "tag", "DELAY": "delay_level", "WAIT": "wait_stored",
+    "TIMER_DELAY_MS": "delay_ms", "TIMER_DELIVER_MS": "deliver_at",
+}  # fmt: skip
 
 
 # --- messages --------------------------------------------------------------------------------------
@@ -77,12 +82,43 @@ def check_sendable(message: Message, *, body_bytes_max: int = BODY_BYTES_MAX) ->
     if type(flag) is not int or type(level) is not int or flag or level:
         _check_integer(message, "flag", flag, -_INT32_MAX - 1)
         _check_integer(message, "delay_level", level, 0)  # brokers take more than their highest for that
+    if message.delay_ms or message.deliver_at is not None or type(message.delay_ms) is not int:
+        _check_time(message)
     if message.tag is not None:
         _check_text(message, "tag", message.tag)
     if message.keys or type(message.keys) is not tuple:
         _check_keys(message, message.keys)
     if message.properties or type(message.properties) is not dict:
         _check_properties(message)
+
+
+def _check_time(message: Message) -> None:
+    """One way to say when, and one that brokers understand."""
+    if type(message.delay_ms) is not int:
+        _refuse(message, f"delay_ms={message.delay_ms!r:.60} is {_kind(message.delay_ms)}, not int")
+    if not 0 <= message.delay_ms <= TIME_MS_MAX:
+        _refuse(message, f"delay_ms={message.delay_ms} is not within 0 to {TIME_MS_MAX}")
+    at: object = message.deliver_at
+    if at is not None:
+        if isinstance(at, datetime):
+            if at.tzinfo is None:
+                _refuse(
+                    message,
+                    f"deliver_at={at.isoformat()} has no zone; use astimezone() for the time here",
+                )
+        elif type(at) is not int:
+            _refuse(message, f"deliver_at={at!r:.60} is {_kind(at)}, not a datetime nor ms since 1970")
+        elif not 0 < at <= TIME_MS_MAX:
+            _refuse(message, f"deliver_at={at} is not within 1 to {TIME_MS_MAX} ms since 1970")
+    if (message.delay_level != 0) + (message.delay_ms != 0) + (at is not None) > 1:
+        _refuse(message, "it asks for more than one of delay_level, delay_ms and deliver_at; choose one")
+
+
+def deliver_ms(at: datetime | int) -> int:
+    """ms since 1970; the part of one is counted as a whole, for nothing is delivered early."""
+    if isinstance(at, int):
+        return at
+    return -((datetime.fromtimestamp(0, UTC) - at) // timedelta(milliseconds=1))
 
 
 def check_is_message(message: object) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ from hotfire.client.instance import CLOSE_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.listening import Calling, Listener, calling
 from hotfire.client.offsets import LocalOffsets, OffsetStore, RemoteOffsets
 from hotfire.client.rebalance import strategy_of
+from hotfire.client.results import SendResult
 from hotfire.client.running import RunningConsumer
 from hotfire.client.subscriptions import Subscriptions, subscription
+from hotfire.client.tracing import TraceConsumption, trace_topic
 from hotfire.errors import ConfigError, NotRunning
-from hotfire.model import ConsumerData, MessageQueue, retry_topic
+from hotfire.model import ConsumerData, MessageQueue, ReceivedMessage, retry_topic
 from hotfire.net.clock import now_ms
 from hotfire.protocol.command import Command
 from hotfire.protocol.request import Request
@@ -51,6 +53,7 @@ class Consumer(Member):
 
     A listener that returns is done with its message; one that raises, or returns ConsumeResult.RETRY, gets it
     again later. A coroutine function runs in the loop, `concurrency` at a time; a plain one in `threads`.
+    `trace` tells the broker's trace topic, or the one named, of each call.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Consumer(Member):
         max_rate: float | None = None,
         allocation: str | Strategy = "AVG",
         hooks: Sequence[ConsumeHook] = (),
+        trace: bool | str = False,
         instance_name: str | None = None,
         offsets_directory: Path | str | None = None,
         tls: TlsChoice = False,
@@ -91,6 +95,8 @@ class Consumer(Member):
         self._name_servers = name_servers
         self._allocation = strategy_of(allocation)
         self._hooks: Sequence[ConsumeHook] = check_hooks(hooks)
+        traces_to = trace_topic(trace)
+        self._tracing = None if traces_to is None else TraceConsumption(traces_to, group)
         self._instance_name = instance_name or (BROADCASTING_INSTANCE if broadcasting else None)
         self._offsets_directory = offsets_directory
         self._rng = rng
@@ -102,15 +108,22 @@ class Consumer(Member):
     # --- what is wanted --------------------------------------------------------------------------------
 
     def subscribe(
-        self, topic: str, listener: Listener, tags: str | Sequence[str] = "*", *, sql: str | None = None
+        self,
+        topic: str,
+        listener: Listener,
+        tags: str | Sequence[str] = "*",
+        *,
+        sql: str | None = None,
+        filter: str | None = None,
     ) -> None:
-        """Bring the topic's messages to `listener`: all, those with one of the tags, or as a condition says.
+        """Bring the topic's messages to `listener`: all, those with one of the tags, as a condition says, or
+        those that the named filter of the brokers' filter servers lets through.
 
         May be called before and after start; again for the same topic and listener, other tags or another
         condition replace those before.
         """
         how = calling(listener, takes_batch=self.settings.batch_max > 1)
-        wanted = subscription(topic, tags, sql=sql, version=now_ms())
+        wanted = subscription(topic, tags, sql=sql, filter=filter, version=now_ms())
         if not how.is_async and not self.settings.threads:
             raise ConfigError(
                 f"topic {topic}: the listener is a plain function and threads=0; give it threads, or make it "
@@ -139,6 +152,21 @@ class Consumer(Member):
         self._listeners.pop(topic, None)
         if self._parts is not None:
             self._parts.unsubscribed(topic)
+
+    async def reply(
+        self, request: ReceivedMessage, body: bytes, *, properties: Mapping[str, str] | None = None
+    ) -> SendResult:
+        """Send the reply to a request that `Producer.request` made.
+
+        >>> async def sell(address: str) -> None:
+        ...     consumer = Consumer(address, group="prices")
+        ...     async def serve(message: ReceivedMessage) -> None:
+        ...         await consumer.reply(message, b"3.20")
+        ...     consumer.subscribe("prices", serve)
+
+        Raises BrokerRefused when who asked could not be reached: its time is up, mostly.
+        """
+        return await self._running.reply(request, body, properties)
 
     def suspend(self) -> None:
         """Call no listener and pull nothing until `resume`; calls that run are not interrupted."""
@@ -172,8 +200,12 @@ class Consumer(Member):
         try:
             offsets = self._offset_store(instance)
             await offsets.load()
+            hooks = self._hooks
+            if self._tracing is not None:
+                self._tracing.started(instance)
+                hooks = (*hooks, self._tracing)
             self._parts = RunningConsumer(
-                instance, self.settings, self._subscriptions, offsets, self._allocation, self._hooks
+                instance, self.settings, self._subscriptions, offsets, self._allocation, hooks
             )
             for topic, listener in self._listeners.items():
                 self._parts.handling.listen(topic, listener)
@@ -202,6 +234,8 @@ class Consumer(Member):
         parts, self._parts = self._parts, None
         if parts is not None:
             await parts.close()
+        if self._tracing is not None:
+            await self._tracing.close()
         self._leaving = loop.create_task(instance.leave(self))
         await asyncio.wait({self._leaving}, timeout=max(deadline - loop.time(), 0.0))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from hotfire.client.consumestats import TopicCounts
 from hotfire.client.listening import Calling, ConsumeContext, ConsumeResult, Threads, meaning
 from hotfire.errors import ConfigError
 from hotfire.model import MessageQueue, ReceivedMessage, retry_topic
-from hotfire.net.clock import time_of
+from hotfire.net.clock import now_ms, time_of
 
 log = logging.getLogger("hotfire.client")
 
@@ -32,6 +32,9 @@ class Consumption:
     result: ConsumeResult | None = None
     error: Exception | None = None
     spent_s: float = 0.0
+    began_ms: int = field(default_factory=now_ms)
+    call_id: str = ""
+    """By which a message trace knows this call."""
 
 
 class ConsumeHook(Protocol):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hotfire.client.checks import check_hooks
 from hotfire.client.results import SendResult
 from hotfire.errors import HotfireError
 from hotfire.model import Message, MessageQueue
+from hotfire.net.clock import now_ms
 
 log = logging.getLogger("hotfire.client")
 
@@ -28,6 +29,11 @@ class SendContext:
     queue: MessageQueue
     broker_address: str
     mode: Mode
+    ids: tuple[str, ...] = ()
+    """Of the messages of a batch."""
+    began_ms: int = field(default_factory=now_ms)
+    reply_fields: Mapping[str, str] | None = None
+    """What else the broker said: its region, and whether it wants traces."""
     result: SendResult | None = None
     error: HotfireError | None = None
 

@@ -22,17 +22,25 @@ from typing import Any, ClassVar
 from hotfire.client.addresses import AddressSource
 from hotfire.client.connections import Connections
 from hotfire.client.dialling import TlsChoice, tls_context
+from hotfire.client.greeting import Greetings
 from hotfire.client.nameservers import NameServers
+from hotfire.client.replies import AwaitedReplies
 from hotfire.client.routes import Routes
-from hotfire.errors import ConfigError, ConnectError, HotfireError, NotRunning, Timeout
-from hotfire.model import ConsumerData, Heartbeat, ProducerData
+from hotfire.errors import ConfigError, ConnectError, HotfireError, NotRunning, RecordInvalid, Timeout
+from hotfire.model import ConsumerData, ProducerData
 from hotfire.net.addresses import local_address
+from hotfire.net.clock import now_ms
 from hotfire.net.peer import OnRequest, Peer
-from hotfire.protocol.bodies import encode_body
 from hotfire.protocol.codes import RequestCode, ResponseCode
 from hotfire.protocol.command import Command
+from hotfire.protocol.record import decode_record, parse_properties
 from hotfire.protocol.request import Request
-from hotfire.protocol.requests import HeartBeat, UnregisterClient, decode_request
+from hotfire.protocol.requests import (
+    CheckTransactionState,
+    PushReplyMessageToClient,
+    UnregisterClient,
+    decode_request,
+)
 
 log = logging.getLogger("hotfire.client")
 
@@ -129,8 +137,9 @@ class ClientInstance:
         self.tls = tls
         self.name_servers = NameServers(AddressSource(name_servers), self.connections, self.rng)
         self.routes = Routes(self.name_servers)
+        self.replies = AwaitedReplies()
         self.members: list[Member] = []
-        self._greeted: set[str] = set()
+        self.greetings = Greetings(self.client_id, self.members, self.connections, self.routes)
         self._rebalance_due = asyncio.Event()
         self._timers: list[asyncio.Task[None]] = []
         self._answers: set[asyncio.Task[None]] = set()
@@ -197,7 +206,9 @@ class ClientInstance:
             producer_group=None if member.producer_data() is None else member.group,
             consumer_group=None if member.consumer_data() is None else member.group,
         )
-        await asyncio.gather(*(self._say_goodbye(address, goodbye) for address in sorted(self._greeted)))
+        await asyncio.gather(
+            *(self._say_goodbye(address, goodbye) for address in sorted(self.greetings.told))
+        )
         if not self.members:
             await self.close()
 
@@ -231,6 +242,8 @@ class ClientInstance:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        await self.greetings.close()
+        self.replies.close()
         await self.routes.close()
         await self.name_servers.close()
         await self.connections.close()
@@ -278,12 +291,14 @@ class ClientInstance:
         if request is None:
             remark = f" request type {command.code} not supported"
             return Command(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
-        group = getattr(request, "consumer_group", None) or getattr(request, "group", None)
+        if isinstance(request, PushReplyMessageToClient):
+            return self.replies.arrived(request, now_ms())
+        group, produces = _addressee(request)
         for member in self.members:
-            if member.group == group and member.consumer_data() is not None:
+            if member.group == group and (member.producer_data() is not None) == produces:
                 answer = member.asked(request)
                 return _awaited(answer) if isinstance(answer, Awaitable) else answer
-        log.info("request=%d for group=%s, which has no consumer here, is left alone", command.code, group)
+        log.info("request=%d for group=%s, which has no member here, is left alone", command.code, group)
         return None
 
     # --- timers --------------------------------------------------------------------------------------
@@ -338,25 +353,12 @@ class ClientInstance:
 
     async def greet_brokers(self) -> None:
         """Tell every broker of the routes in use who we are; slaves only of consumers."""
-        producers = tuple(data for member in self.members if (data := member.producer_data()))
-        consumers = tuple(told for member in self.members if (told := member.consumer_data()))
-        if not producers and not consumers:
-            return
-        brokers = [broker for route in self.routes.known() for broker in route.data.brokers]
-        addresses = dict.fromkeys(
-            address
-            for broker in brokers
-            for broker_id, address in broker.addresses.items()
-            if broker_id == 0 or consumers
-        )
-        self._greeted &= addresses.keys()
-        greeting = HeartBeat(body=encode_body(Heartbeat(self.client_id, producers, consumers)))
-        await asyncio.gather(*(self._greet(address, greeting) for address in sorted(addresses)))
+        await self.greetings.to_all()
 
     def _dialled(self, address: str) -> None:
         """A broker that we lost, or that was restarted, does not know us on the new connection."""
-        if address in self._greeted and self.running:
-            self._greeted.discard(address)
+        if address in self.greetings.told and self.running:
+            self.greetings.forget(address)
             task = asyncio.create_task(self._greet_again())
             self._answers.add(task)
             task.add_done_callback(self._answers.discard)
@@ -365,20 +367,24 @@ class ClientInstance:
         await self.greet_brokers()
         self.rebalance_soon()
 
-    async def _greet(self, address: str, greeting: HeartBeat) -> None:
-        try:
-            peer = await self.connections.get(address, CALL_TIMEOUT_S)
-            await peer.ask(greeting, CALL_TIMEOUT_S)
-            self._greeted.add(address)
-        except HotfireError as error:
-            log.warning("broker=%s heartbeat failed: %s", address, error)
-
     async def _say_goodbye(self, address: str, goodbye: UnregisterClient) -> None:
         if address not in self.connections.open_addresses():
             return
         with suppress(HotfireError):  # the broker forgets us in two minutes anyway
             peer = await self.connections.get(address, GOODBYE_TIMEOUT_S)
             await peer.ask(goodbye, GOODBYE_TIMEOUT_S)
+
+
+def _addressee(request: Request) -> tuple[str | None, bool]:
+    """The group a broker asks something of, and whether it means producers."""
+    if not isinstance(request, CheckTransactionState):
+        return getattr(request, "consumer_group", None) or getattr(request, "group", None), False
+    try:
+        half = decode_record(request.body, check_crc=False)
+    except RecordInvalid as error:
+        log.warning("request=%d: the half message cannot be read: %s", request.code, error)
+        return None, True
+    return parse_properties(half.properties).get("PGROUP"), True
 
 
 async def _awaited(answer: Awaitable[Command | None]) -> Command | None:

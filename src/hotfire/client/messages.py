@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from hotfire.client.checks import BODY_BYTES_MAX, check_message, check_sendable
+from hotfire.client.checks import BODY_BYTES_MAX, check_message, check_sendable, deliver_ms
 from hotfire.client.compression import Compression, compress, decompress
 from hotfire.errors import LocalProtocolError, RemoteProtocolError
 from hotfire.model import AUTO_CREATE_TOPIC, RETRY_PREFIX, Message, MessageQueue, ReceivedMessage
@@ -26,12 +26,14 @@ from hotfire.protocol.record import (
     parse_properties,
     without_crc,
 )
-from hotfire.protocol.requests import SendBatchMessage, SendMessage, SendMessageV2
+from hotfire.protocol.requests import SendBatchMessage, SendMessage, SendMessageV2, SendReplyMessageV2
 
 log = logging.getLogger("hotfire.client")
 
 COMPRESS_FROM_BYTES = 4096
 _BATCH = "BATCH"
+MESSAGE_KIND, REPLY = "MSG_TYPE", "reply"
+"""A property, and what it says of a message that answers a request; no application may set it."""
 
 _SEPARATORS = ("\x01", "\x02")
 
@@ -91,6 +93,10 @@ def message_properties(message: Message, message_id: str) -> dict[str, str]:
     properties["WAIT"] = "true" if message.wait_stored else "false"
     if message.delay_level:
         properties["DELAY"] = str(message.delay_level)
+    if message.delay_ms:
+        properties["TIMER_DELAY_MS"] = str(message.delay_ms)
+    if message.deliver_at is not None:
+        properties["TIMER_DELIVER_MS"] = str(deliver_ms(message.deliver_at))
     properties.update(message.properties)
     properties.setdefault("UNIQ_KEY", message_id)
     buckets = 16
@@ -125,7 +131,9 @@ def property_string(topic: str, properties: dict[str, str]) -> str:
 
 def send_request(outgoing: Outgoing, queue: MessageQueue, *, group: str, now_ms: int) -> SendMessage:
     message = outgoing.messages[0]
-    request = SendBatchMessage if outgoing.is_batch else SendMessageV2
+    request: type[SendMessage] = SendBatchMessage if outgoing.is_batch else SendMessageV2
+    if message.properties.get(MESSAGE_KIND) == REPLY:
+        request = SendReplyMessageV2
     # What a consumer sends back by itself tells its tries in the header.
     counts = message.properties if message.topic.startswith(RETRY_PREFIX) else {}
     limit = counts.get("MAX_RECONSUME_TIMES")

@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from hotfire.client.addresses import AddressSource
 from hotfire.client.batches import batch_results, prepare_batches
 from hotfire.client.checks import (
     BODY_BYTES_MAX,
     check_callable,
+    check_hooks,
+    check_message,
     check_number,
     check_queue,
     check_text,
@@ -33,10 +36,20 @@ from hotfire.client.later import Later
 from hotfire.client.limits import IN_FLIGHT_MAX, OnLimit, Permits, RateLimit
 from hotfire.client.messages import COMPRESS_FROM_BYTES, Outgoing, prepare
 from hotfire.client.pipeline import Pipelines
+from hotfire.client.recalling import recall
+from hotfire.client.replies import as_request, reply_to, reply_topic
 from hotfire.client.results import SendResult, SendStatus
 from hotfire.client.sending import Sender, Trial
-from hotfire.errors import BrokerRefused, ConfigError, HotfireError, LocalProtocolError, NotRunning
-from hotfire.model import Message, MessageQueue, ProducerData, check_group_name
+from hotfire.client.tracing import TraceSends, trace_topic
+from hotfire.errors import (
+    BrokerRefused,
+    ConfigError,
+    HotfireError,
+    LocalProtocolError,
+    NotRunning,
+    RequestTimeout,
+)
+from hotfire.model import Message, MessageQueue, ProducerData, ReceivedMessage, check_group_name
 from hotfire.net.addresses import local_address
 from hotfire.net.clock import now_ms
 from hotfire.protocol.ids import UniqueIds
@@ -67,7 +80,8 @@ class Producer(Member):
     `retries` are those of `send`, `retries_async` those of `send_soon`. `avoid_slow_brokers` keeps away for a
     while from brokers that failed or took long. `compression` is zlib, lz4, zstd or None, for bodies from
     `compress_from_bytes`. `max_rate` limits sends a second: those beyond wait, unless `on_limit` says
-    otherwise.
+    otherwise. `trace` tells the broker's trace topic, or the one named, what became of each message; sends
+    then take the ordinary way.
     """
 
     def __init__(
@@ -87,6 +101,7 @@ class Producer(Member):
         max_rate: float | None = None,
         on_limit: OnLimit | None = None,
         hooks: Sequence[SendHook] = (),
+        trace: bool | str = False,
         instance_name: str | None = None,
         tls: TlsChoice = False,
         rng: random.Random | None = None,
@@ -118,7 +133,10 @@ class Producer(Member):
         )
         self._permits = Permits(in_flight_max)
         self._rate = RateLimit(max_rate, on_limit)
-        self._hooks = SendHooks(hooks)
+        traces_to = trace_topic(trace)
+        self._tracing = None if traces_to is None else TraceSends(traces_to)
+        told = check_hooks(hooks)
+        self._hooks = SendHooks(told if self._tracing is None else (*told, self._tracing))
         self._rng = rng or random.Random()
         self._address = Host.parse(local_address(), 0).address
         self._ids = self._new_ids()
@@ -153,6 +171,8 @@ class Producer(Member):
             self._hooks,
             retry_when_not_ok=self._retry_when_not_ok,
         )
+        if self._tracing is not None:
+            self._tracing.started(self._joined, self.group)
         self._later = Later(self._sender, self._permits, self._prepare_message, retries=self._retries_async)
         if not (self._hooks or self._rate or self._avoid_slow_brokers):
             self._later.pipelines = Pipelines(
@@ -173,10 +193,12 @@ class Producer(Member):
             return
         joined, self._joined, self._state = self._joined, None, "closed"
         await self._later.close(FINISH_TIMEOUT_S)
+        if self._tracing is not None:
+            await self._tracing.close()
         await joined.leave(self)
         await self._later.end()
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -293,6 +315,77 @@ class Producer(Member):
                     raise
         return results
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout_s: float | None = None,
+    ) -> ReceivedMessage:
+        """Store the message and wait for the reply of whoever consumes it.
+
+        >>> async def ask(producer: Producer) -> None:
+        ...     try:
+        ...         print((await producer.request(Message("prices", b"tea"), timeout_s=0.5)).body)
+        ...     except errors.RequestTimeout:
+        ...         print("nobody sells tea")
+
+        `timeout_s` is for all of it. Raises RequestTimeout when the message is stored and no reply came, and
+        what `send` raises when it is not, or may not be, stored.
+        """
+        check_message(message, body_bytes_max=self._body_bytes_max)
+        _check_choice(queue, selector)
+        instance, deadline = self._instance, self._deadline(timeout_s)
+        left_s = self._timeout_s if timeout_s is None else timeout_s
+        asking = as_request(message, self._rng, instance.client_id, left_s)
+        await self._be_reachable(message.topic, deadline)
+        reply = instance.replies.expect(asking)
+        try:
+            outgoing = self._prepare_message(asking, self._next_id(), is_ours=True)
+            trial = Trial(outgoing, deadline, mode="async", asks_back=True)
+            try:
+                with self._permits:
+                    await self._send(trial, queue, selector, arg)
+            except HotfireError:
+                if not reply.done():  # a reply says more than the answer of the broker
+                    raise
+            async with asyncio.timeout_at(deadline):
+                return await reply
+        except TimeoutError:
+            raise RequestTimeout(
+                f"topic {message.topic}: request {trial.outgoing.message_id} is stored, and no reply came "
+                f"within {left_s:g} s; look whether a consumer of the topic replies"
+            ) from None
+        finally:
+            instance.replies.forget(asking)
+
+    async def _be_reachable(self, topic: str, deadline: float) -> None:
+        """Replies come by the brokers that know us: those of the topic, and those with its reply topic."""
+        route = await self._sender.route(topic, deadline)
+        for cluster in dict.fromkeys(broker.cluster for broker in route.data.brokers):
+            with suppress(HotfireError):  # then they come by the topic's own brokers
+                await self._sender.route(reply_topic(cluster), deadline)
+        await self._instance.greetings.meet_others(deadline)
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResult:
+        """Send the reply to a request that was consumed; refused when who asked could not be reached."""
+        self._instance  # noqa: B018  # raises unless we run
+        return await self._sender.reply(
+            request,
+            self._prepare_message(reply_to(request, body, properties), self._next_id(), is_ours=True),
+            self._deadline(timeout_s),
+            retries=self._retries,
+        )
+
     async def confirm(
         self,
         sent: HotfireError | SendResult | str,
@@ -313,6 +406,21 @@ class Producer(Member):
         broker that may have the message could not be asked in time; ask again later.
         """
         return await confirm(self._instance, sent, topic, self._deadline(timeout_s))
+
+    async def recall(self, sent: SendResult | str, *, timeout_s: float | None = None) -> str:
+        """Take back a message that waits for its time: given what its send came to, or the handle in that.
+
+        >>> async def cancel(producer: Producer) -> None:
+        ...     result = await producer.send(Message("orders", b"remind", delay_ms=3_600_000))
+        ...     try:
+        ...         print("taken back", await producer.recall(result))
+        ...     except errors.BrokerRefused as refused:
+        ...         print("comes all the same", refused.remark)
+
+        The id of the message it is for. Possible until the second in which it is due begins; brokers must be
+        set to allow it (recallMessageEnable), else BrokerRefused says so.
+        """
+        return await recall(self._instance, self.group, sent, self._deadline(timeout_s), self._tracing)
 
     # --- what all ways share -------------------------------------------------------------------------
 

@@ -212,16 +212,18 @@ class PullConsumer(Member):
     # --- what to read --------------------------------------------------------------------------------
 
     def subscribe(self, topic: str, tags: str | Sequence[str] = "*", *, sql: str | None = None) -> None:
-        """Read our share of the topic; before the start or while running. Again: with other tags."""
+        """Read our share of the topic; before the start or while running. Again: otherwise filtered."""
         self._sharing.subscribe(subscription(topic, tags, sql=sql, version=now_ms()))
 
     def unsubscribe(self, topic: str) -> None:
         """Let go of the topic's queues, soon."""
         self._sharing.unsubscribe(topic)
 
-    def assign(self, queues: Iterable[MessageQueue], tags: str | Sequence[str] = "*") -> None:
+    def assign(
+        self, queues: Iterable[MessageQueue], tags: str | Sequence[str] = "*", *, sql: str | None = None
+    ) -> None:
         """Read exactly these queues, whoever else does; those assigned before and not named are let go."""
-        self._sharing.assign(_several(queues), tags)
+        self._sharing.assign(_several(queues), tags, sql=sql)
 
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that are ours now."""

@@ -18,7 +18,7 @@ from hotfire.client.unpacking import unpack_messages
 from hotfire.errors import BrokerRefused, NoRoute
 from hotfire.model import MessageQueue, ReceivedMessage, Subscription
 from hotfire.protocol.codes import ResponseCode
-from hotfire.protocol.command import Command
+from hotfire.protocol.command import Buffer, Command
 from hotfire.protocol.requests import PullMessage, PullReply
 
 BATCH_COUNT = 32
@@ -57,6 +57,17 @@ class Pulled:
     max_offset: int
     bytes: int
     is_reset: bool
+
+
+@dataclass(slots=True, frozen=True)
+class Fetched:
+    """An answer as it came: `body` holds stored records one behind the other, of which nothing is checked."""
+
+    status: PullStatus
+    body: Buffer
+    next_offset: int
+    min_offset: int
+    max_offset: int
 
 
 class Puller:
@@ -118,18 +129,54 @@ class Puller:
         `commit_offset` is kept by the broker on the way, if it is the master. Raises HotfireError when there
         is no answer, or one that is not about messages.
         """
+        reply = await self._ask(
+            queue, offset, wanted, commit_offset, suspend, suspend_ms, count_max, bytes_max, timeout_s
+        )
+        return self._read(queue, offset, wanted, reply)
+
+    async def fetch(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        wanted: Subscription,
+        *,
+        count_max: int,
+        bytes_max: int,
+        timeout_s: float | None = None,
+    ) -> Fetched:
+        """What lies there from `offset` on, not taken apart: for who reads a queue in bulk."""
+        reply = await self._ask(queue, offset, wanted, None, False, None, count_max, bytes_max, timeout_s)
+        status, fields = self._judge(queue, reply)
+        return Fetched(status, reply.body, fields.next_begin_offset, fields.min_offset, fields.max_offset)
+
+    async def _ask(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        wanted: Subscription,
+        commit_offset: int | None,
+        suspend: bool,
+        suspend_ms: int | None,
+        count_max: int | None,
+        bytes_max: int | None,
+        timeout_s: float | None,
+    ) -> Command:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         address, is_master = await self._address(queue, timeout_s)
+        flags = self._flags
+        if wanted.class_filter:
+            address, is_master = await self._filter_server(queue, address, timeout_s), False
+            flags |= SUBSCRIPTION | CLASS_FILTER
         commits = commit_offset is not None and is_master
-        carries = bool(self._flags & SUBSCRIPTION)
+        carries = bool(flags & SUBSCRIPTION)
         request = self._request(
             consumer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=offset,
             max_msg_nums=self._count_max if count_max is None else count_max,
-            sys_flag=self._flags | (COMMIT if commits else 0) | (SUSPEND if suspend else 0),
+            sys_flag=flags | (COMMIT if commits else 0) | (SUSPEND if suspend else 0),
             commit_offset=commit_offset if commit_offset is not None and commits else 0,
             suspend_timeout_millis=(suspend_ms or self._suspend_ms) if suspend else 0,
             subscription=wanted.expression if carries else None,
@@ -138,14 +185,18 @@ class Puller:
             max_msg_bytes=self._bytes_max if bytes_max is None else bytes_max,
             broker_name=queue.broker_name,
         )
-        return self._read(queue, offset, wanted, await self._instance.invoke(address, request, deadline))
+        return await self._instance.invoke(address, request, deadline)
 
-    def _read(self, queue: MessageQueue, offset: int, wanted: Subscription, reply: Command) -> Pulled:
+    def _judge(self, queue: MessageQueue, reply: Command) -> tuple[PullStatus, PullReply]:
         status = _STATUS.get(reply.code)
         if status is None:
             raise BrokerRefused(reply.code, reply.remark or "")
         fields = PullReply.from_command(reply)
         self._suggested[queue] = fields.suggest_which_broker_id
+        return status, fields
+
+    def _read(self, queue: MessageQueue, offset: int, wanted: Subscription, reply: Command) -> Pulled:
+        status, fields = self._judge(queue, reply)
         messages: list[ReceivedMessage] = []
         next_offset = fields.next_begin_offset
         if status is PullStatus.FOUND:
@@ -177,6 +228,18 @@ class Puller:
         if found is None:
             raise NoRoute(f"topic {queue.topic}: broker {queue.broker_name} does not exist any more")
         return found
+
+    async def _filter_server(self, queue: MessageQueue, broker_address: str, timeout_s: float) -> str:
+        """One of the filter servers of a broker."""
+        routes = self._instance.routes
+        for route in (await routes.to_read(queue.topic, timeout_s), None):
+            known = route or await routes.refresh(queue.topic, CALL_TIMEOUT_S)
+            if servers := known.data.filter_servers.get(broker_address):
+                return self._instance.rng.choice(servers)
+        raise NoRoute(
+            f"topic {queue.topic}: broker {queue.broker_name} at {broker_address} has no filter server; "
+            "start one beside it with hotfire filtersrv"
+        )
 
 
 def _choose(route: TopicRoute, queue: MessageQueue, broker_id: int) -> tuple[str, bool] | None:

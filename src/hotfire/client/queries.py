@@ -7,12 +7,14 @@ the route: the broker of a queue, or all brokers of a topic.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 
 from hotfire.client.checks import check_offset, check_queue
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
 from hotfire.client.messages import received_messages
 from hotfire.client.offsets import broker_address
-from hotfire.errors import BrokerRefused, ConfigError, HotfireError, QueryNotFound
+from hotfire.errors import BrokerRefused, ConfigError, HotfireError, NoRoute, QueryNotFound
 from hotfire.model import MessageQueue, ReceivedMessage
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
@@ -96,17 +98,26 @@ async def message_by_id(
         host, offset = parse_offset_message_id(message_id)
     except ValueError as error:
         raise ConfigError(f"{error}; ask for the id a producer gave by its topic and key") from None
+    if not 0 < host.port < 1 << 16:  # where a place has its port, a producer's id has its process
+        raise ConfigError(
+            f"message id {message_id} is a producer's, not of a place in the log; "
+            "ask for it by its topic and key"
+        )
     address = f"[{host.ip}]:{host.port}" if host.is_v6 else f"{host.ip}:{host.port}"
     deadline = asyncio.get_running_loop().time() + timeout_s
     reply = await instance.invoke(address, ViewMessageById(offset=offset, topic=topic), deadline)
     if reply.code == ResponseCode.SYSTEM_ERROR:
         return None  # the answer of brokers for an offset at which no message begins
-    broker_name = await _broker_at(instance, address, topic, timeout_s)
-    return next(received_messages(checked(reply).body, broker_name), None)
+    found = next(received_messages(checked(reply).body, address), None)
+    if found is None:
+        return None
+    broker_name = await _broker_at(instance, address, found.topic, timeout_s)
+    return replace(found, queue=found.queue._replace(broker_name=broker_name))
 
 
-async def _broker_at(instance: ClientInstance, address: str, topic: str | None, timeout_s: float) -> str:
-    if topic is not None:
+async def _broker_at(instance: ClientInstance, address: str, topic: str, timeout_s: float) -> str:
+    """The broker's name; its address where no route tells it, as of a topic that was deleted."""
+    with suppress(NoRoute):
         route = await instance.routes.to_read(topic, timeout_s)
         for broker in route.data.brokers:
             if address in broker.addresses.values():
@@ -150,7 +161,7 @@ async def messages_by_key(
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            found += [message for message in answer if _has_key(message, key, unique)]
+            found += [message for message in answer if has_key(message, key, unique)]
     if failure is not None and not found:
         raise failure
     return sorted(found, key=lambda message: message.store_timestamp_ms)
@@ -166,5 +177,5 @@ async def _ask_by_key(
     return list(received_messages(reply.body, anywhere.broker_name))
 
 
-def _has_key(message: ReceivedMessage, key: str, unique: bool) -> bool:
+def has_key(message: ReceivedMessage, key: str, unique: bool) -> bool:
     return message.message_id == key if unique else key in message.keys

@@ -10,21 +10,24 @@ import random
 from collections.abc import Sequence
 from typing import Self
 
-from hotfire.client import offsets, queries
+from hotfire.client import offsets, queries, searching
 from hotfire.client.addresses import AddressSource
 from hotfire.client.checks import check_group, check_number, check_offset, check_text, check_topic
 from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.offsets import Boundary
-from hotfire.client.pulling import BATCH_COUNT, SUBSCRIPTION, Pulled, Puller
+from hotfire.client.pulling import BATCH_COUNT, SUBSCRIPTION, Fetched, Pulled, Puller
+from hotfire.client.searching import Found
 from hotfire.client.subscriptions import subscription
 from hotfire.errors import NotRunning
 from hotfire.model import MessageQueue, ReceivedMessage
+from hotfire.protocol.trace import TraceEntry
 
 READER_GROUP = "TOOLS_CONSUMER"
 """Exists on every broker, also where groups are not made on first use."""
 
 WAIT_S_MAX = 30.0
+BULK_COUNT_MAX = 4096
 BULK_BYTES_MAX = 4 << 20
 """What brokers that know bulk pulls put into one answer; others give less, and the next goes on there."""
 ANSWER_S = 10.0
@@ -131,6 +134,7 @@ class QueueReader(Member):
         count: int = BATCH_COUNT,
         tags: str | Sequence[str] = "*",
         *,
+        sql: str | None = None,
         wait_s: float = 0.0,
         bytes_max: int | None = None,
     ) -> Pulled:
@@ -148,12 +152,29 @@ class QueueReader(Member):
         return await self._puller.pull(
             queue,
             offset,
-            subscription(queue.topic, tags),
+            subscription(queue.topic, tags, sql=sql),
             suspend=wait_s > 0,
             suspend_ms=int(wait_s * 1000),
             count_max=count,
             bytes_max=bytes_max,
             timeout_s=wait_s + ANSWER_S,
+        )
+
+    async def fetch(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        tags: str | Sequence[str] = "*",
+        *,
+        count: int = BULK_COUNT_MAX,
+        bytes_max: int = BULK_BYTES_MAX,
+        timeout_s: float = ANSWER_S,
+    ) -> Fetched:
+        """Records from `offset` on as the broker keeps them, none taken apart: for reading in bulk."""
+        self._instance.check_usable("reader")
+        wanted = subscription(queue.topic, tags)
+        return await self._puller.fetch(
+            queue, offset, wanted, count_max=count, bytes_max=bytes_max, timeout_s=timeout_s
         )
 
     async def message_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
@@ -162,3 +183,44 @@ class QueueReader(Member):
 
     async def messages_by_key(self, topic: str, key: str, count_max: int = 64) -> list[ReceivedMessage]:
         return await queries.messages_by_key(self._instance, topic, key, count_max=count_max)
+
+    async def find_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = queries.END_OF_TIME_MS,
+        count_max: int = searching.PAGE,
+        unique: bool = False,
+    ) -> Found:
+        """Messages with the key stored in the span, the newest if there are more; and whether there are."""
+        check_topic(topic)
+        return await searching.find_by_key(
+            self._instance,
+            topic,
+            key,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            count_max=count_max,
+            unique=unique,
+        )
+
+    async def find_by_time(
+        self, topic: str, begin_ms: int, end_ms: int, *, count_max: int = searching.PAGE, tags: str = "*"
+    ) -> Found:
+        """What all queues got in the span, the oldest if there is more; and whether there is."""
+        check_topic(topic)
+        return await searching.find_by_time(
+            self._instance,
+            self._puller,
+            topic,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            count_max=count_max,
+            tags=tags,
+        )
+
+    async def trace(self, message_id: str, *, topic: str | None = None) -> list[TraceEntry]:
+        """What producers and consumers with tracing on told of the message, in order of time."""
+        return await searching.message_trace(self._instance, message_id, topic=topic)

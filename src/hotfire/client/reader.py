@@ -17,6 +17,7 @@ from typing import Any, Literal
 from hotfire.client.dialling import TlsChoice
 from hotfire.client.pulling import PullStatus
 from hotfire.client.queuereader import READER_GROUP, QueueReader
+from hotfire.client.subscriptions import subscription
 from hotfire.errors import HotfireError, MessageDamaged, NotRunning
 from hotfire.model import MessageQueue, ReceivedMessage
 
@@ -52,6 +53,7 @@ class TopicReader:
         start: Start = "latest",
         follow: bool = True,
         expression: str = "*",
+        sql: str | None = None,
         group: str = READER_GROUP,
         tls: TlsChoice = False,
         rng: random.Random | None = None,
@@ -59,7 +61,8 @@ class TopicReader:
         self.topic = topic
         self._start = start
         self._follow = follow
-        self._tags = expression
+        subscription(topic, expression, sql=sql)  # says now what is wrong with it
+        self._tags, self._sql = expression, sql
         self._reader = QueueReader(name_servers, group=group, tls=tls, rng=rng)
         self._buffer: asyncio.Queue[ReceivedMessage | MessageDamaged | None] = asyncio.Queue(BUFFERED_MAX)
         self._tasks: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -177,7 +180,7 @@ class TopicReader:
     async def _pull(self, queue: MessageQueue, offset: int, end: int | None) -> int:
         """Put the next messages into the buffer; the offset to go on from."""
         wait_s = WAIT_S if self._follow else 0.0
-        result = await self._reader.pull(queue, offset, tags=self._tags, wait_s=wait_s)
+        result = await self._reader.pull(queue, offset, tags=self._tags, sql=self._sql, wait_s=wait_s)
         if result.status is PullStatus.OFFSET_MOVED:
             log.warning(
                 "queue=%s/%d offset %d is gone, going on at %d",

@@ -45,6 +45,11 @@ class SendResult(Sent):
         def queue(self) -> MessageQueue: ...
 
     @property
+    def recall_handle(self) -> str | None:
+        """What `Producer.recall` takes a message back by that waits for its time; None for all others."""
+        return None
+
+    @property
     def status(self) -> SendStatus:
         return STATUS[self.code]
 
@@ -71,12 +76,27 @@ class SendResult(Sent):
         )
 
 
+class ParkedResult(SendResult):
+    """Where a message waits for its time."""
+
+    __slots__ = ("_handle",)
+
+    @property
+    def recall_handle(self) -> str | None:
+        return self._handle
+
+    def with_handle(self, handle: str) -> ParkedResult:
+        self._handle = handle
+        return self
+
+
 def send_result(reply: Command, message_id: str, queue: MessageQueue) -> SendResult:
     """What the broker's answer to a send says; BrokerRefused when it is no success."""
     if reply.code not in STATUS:
         raise BrokerRefused(reply.code, reply.remark or "")
     fields = SendReply.from_command(reply)
-    return SendResult(
+    made = SendResult if fields.recall_handle is None else ParkedResult
+    result = made(
         code=reply.code,
         message_id=message_id,
         offset_message_id=fields.msg_id,
@@ -84,3 +104,6 @@ def send_result(reply: Command, message_id: str, queue: MessageQueue) -> SendRes
         queue_offset=fields.queue_offset,
         transaction_id=fields.transaction_id,
     )
+    if isinstance(result, ParkedResult):
+        result.with_handle(fields.recall_handle or "")
+    return result

@@ -26,10 +26,12 @@ from hotfire.client.pullloop import PullLoop
 from hotfire.client.queuelocks import QueueLocks
 from hotfire.client.queuetable import QueueTable
 from hotfire.client.rebalance import Shares
+from hotfire.client.replier import Replier
+from hotfire.client.results import SendResult
 from hotfire.client.sendback import SendBack
 from hotfire.client.subscriptions import Subscriptions
 from hotfire.errors import BrokerRefused, ConfigError, HotfireError, NoRoute, SystemFailed
-from hotfire.model import MessageQueue, Subscription, retry_topic
+from hotfire.model import MessageQueue, ReceivedMessage, Subscription, retry_topic
 from hotfire.net.clock import now_ms
 from hotfire.protocol.bodies import ClientConfig, encode_body
 from hotfire.protocol.requests import CheckClientConfig
@@ -114,6 +116,7 @@ class RunningConsumer:
         self._troubled: dict[str, str] = {}
         """Topics whose queues are not known, and why."""
         self._claimed: set[str] = set()
+        self._replier: Replier | None = None
         self._closed = False
 
     @property
@@ -192,6 +195,13 @@ class RunningConsumer:
         told = self.subscriptions.all()
         await self.instance.greet_brokers()
         self.subscriptions.told(told)
+
+    async def reply(
+        self, request: ReceivedMessage, body: bytes, properties: Mapping[str, str] | None
+    ) -> SendResult:
+        if self._replier is None:
+            self._replier = Replier(self.instance)
+        return await self._replier.send(request, body, properties)
 
     # --- subscriptions change --------------------------------------------------------------------------
 

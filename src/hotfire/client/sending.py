@@ -28,7 +28,7 @@ from hotfire.errors import (
     Timeout,
     Unreachable,
 )
-from hotfire.model import MessageQueue
+from hotfire.model import MessageQueue, ReceivedMessage
 from hotfire.net.clock import now_ms
 from hotfire.net.peer import Peer
 from hotfire.protocol.request import Request
@@ -50,6 +50,8 @@ class Trial:
     outgoing: Outgoing
     deadline: float
     mode: Mode = "sync"
+    asks_back: bool = False
+    """The broker will have something to ask, or to bring, of who sent it: it must know us first."""
     tried: list[str] = field(default_factory=list)
     unanswered: list[Unanswered] = field(default_factory=list)
     failed: HotfireError | None = None
@@ -92,10 +94,16 @@ class Sender:
         self._rotation.use(topic)
         return await self._instance.routes.to_write(topic, max(deadline - _now(), 0.0))
 
-    async def in_turn(self, trial: Trial, route: TopicRoute, *, retries: int) -> SendResult:
-        """Send to the next queue; after a failure to one of another broker, while tries and time are left."""
+    async def in_turn(
+        self, trial: Trial, route: TopicRoute, *, retries: int, first: MessageQueue | None = None
+    ) -> SendResult:
+        """Send to the next queue; after a failure to one of another broker, while tries and time are left.
+
+        The first try may be told where to go.
+        """
         while len(trial.tried) <= retries:
-            queue = self._rotation.next(route, avoid=trial.tried[-1] if trial.tried else None)
+            queue = first or self._rotation.next(route, avoid=trial.tried[-1] if trial.tried else None)
+            first = None
             try:
                 result = await self._attempt(trial, queue, route)
                 if result.status is SendStatus.SEND_OK or not self._retry_when_not_ok:
@@ -106,7 +114,7 @@ class Sender:
                 if not _may_retry(error, trial.mode):
                     break
                 if error.refresh_route and len(trial.tried) <= retries:
-                    route = await self._newer_route(route, trial.deadline)
+                    route = await self.newer_route(route, trial.deadline)
             if _now() >= trial.deadline:
                 break
         if trial.reserved is not None:
@@ -123,6 +131,16 @@ class Sender:
         except HotfireError as error:
             trial.note(error)
             raise
+
+    async def reply(
+        self, request: ReceivedMessage, outgoing: Outgoing, deadline: float, *, retries: int
+    ) -> SendResult:
+        """Send a reply: first by the broker the request came by, for who asked is surely known there."""
+        trial = Trial(outgoing, deadline)
+        route = await self.route(outgoing.topic, deadline)
+        by = request.queue.broker_name
+        first = next((queue for queue in route.write_queues if queue.broker_name == by), None)
+        return await self.in_turn(trial, route, retries=retries, first=first)
 
     async def oneway(self, trial: Trial, queue: MessageQueue | None, route: TopicRoute) -> None:
         """Hand the message to the network, once."""
@@ -149,7 +167,7 @@ class Sender:
         address, request = await self._addressed(trial, queue, route)
         context = self._before(trial, queue, address)
         try:
-            result = await self._exchange(trial, queue, address, request)
+            result = await self._exchange(trial, queue, address, request, context)
         except HotfireError as error:
             self._faults.failed(queue.broker_name, reachable=isinstance(error, Unreachable))
             if context is not None:
@@ -164,14 +182,26 @@ class Sender:
             self._after(context)
 
     async def _exchange(
-        self, trial: Trial, queue: MessageQueue, address: str, request: Request
+        self,
+        trial: Trial,
+        queue: MessageQueue,
+        address: str,
+        request: Request,
+        context: SendContext | None,
     ) -> SendResult:
         peer = await self._instance.connection(address, max(trial.deadline - _now(), 0.0))
+        is_sent = False
         try:
+            if trial.asks_back:
+                await self._instance.greetings.before_use(peer, trial.deadline)
+            is_sent = True
             reply = await peer.invoke(request, max(trial.deadline - _now(), 0.0))
+            if context is not None:
+                context.reply_fields = reply.fields
             return send_result(reply, trial.outgoing.message_id, queue)
         except (Unreachable, RemoteProtocolError) as error:
-            trial.unanswered.append(Unanswered(queue, peer))
+            if is_sent:
+                trial.unanswered.append(Unanswered(queue, peer))
             # Who waits for one answer may well have a dead connection; who has many under way, a slow broker.
             if isinstance(error, Timeout) and trial.mode == "sync":
                 self._instance.connections.drop(peer)
@@ -181,7 +211,7 @@ class Sender:
         """The master's address, asked for once more when unknown; and what to send there."""
         address = route.master(queue.broker_name)
         if address is None:
-            newer = await self._newer_route(route, trial.deadline)
+            newer = await self.newer_route(route, trial.deadline)
             address = newer.master(queue.broker_name)
         if address is None:
             raise NoRoute(
@@ -192,7 +222,8 @@ class Sender:
             raise Timeout(f"topic {queue.topic}: no time left to send to {queue.broker_name}")
         return address, send_request(trial.outgoing, queue, group=self._group, now_ms=now_ms())
 
-    async def _newer_route(self, route: TopicRoute, deadline: float) -> TopicRoute:
+    async def newer_route(self, route: TopicRoute, deadline: float) -> TopicRoute:
+        """The route as name servers have it now; the one we have when they cannot be asked."""
         with suppress(HotfireError):  # then the one we have must do
             left_s = min(deadline - _now(), REFRESH_TIMEOUT_S)
             newer = await self._instance.routes.refresh(route.topic, max(left_s, 0.0))
@@ -205,7 +236,9 @@ class Sender:
         if not self._hooks:
             return None
         outgoing = trial.outgoing
-        context = SendContext(self._group, outgoing.messages, outgoing.message_id, queue, address, trial.mode)
+        context = SendContext(
+            self._group, outgoing.messages, outgoing.message_id, queue, address, trial.mode, outgoing.ids
+        )
         self._hooks.before(context)
         return context
 

@@ -87,12 +87,14 @@ class Sharing:
         self.subscriptions.remove(topic)
         self.look_again()
 
-    def assign(self, queues: Iterable[MessageQueue], tags: str | Sequence[str]) -> None:
+    def assign(
+        self, queues: Iterable[MessageQueue], tags: str | Sequence[str], *, sql: str | None = None
+    ) -> None:
         if self.subscriptions.topics():
             raise ConfigError(
                 f"group {self._group}: it subscribes to topics; use another consumer to assign queues"
             )
-        self._by_hand = {queue: subscription(queue.topic, tags) for queue in queues}
+        self._by_hand = {queue: subscription(queue.topic, tags, sql=sql) for queue in queues}
         if self._instance is not None:
             self._take_by_hand(self._by_hand)
             self.look_again()

@@ -13,19 +13,35 @@ from hotfire.client.checks import check_topic
 from hotfire.errors import ConfigError
 from hotfire.model import Subscription
 from hotfire.protocol.filters import tag_subscription
-
-SQL = "SQL92"
+from hotfire.protocol.sql92 import SQL92, ConditionError, compile_condition
 
 
 def subscription(
-    topic: str, tags: str | Sequence[str] = "*", *, sql: str | None = None, version: int = 0
+    topic: str,
+    tags: str | Sequence[str] = "*",
+    *,
+    sql: str | None = None,
+    filter: str | None = None,
+    version: int = 0,
 ) -> Subscription:
-    """Tags joined by `||` or given one by one, or an SQL condition on the message's properties.
+    """Tags joined by `||` or given one by one, an SQL92 condition on the message's properties, or the name of
+    a filter that filter servers have.
+
+    ConfigError says where a condition is wrong.
 
     >>> subscription("orders", ["pay", "refund"]).expression
     'pay || refund'
     """
     check_topic(topic)
+    if filter is not None:
+        if not str(filter).strip() or type(filter) is not str:
+            raise ConfigError(f"topic {topic}: filter={filter!r:.60} is not the name of a filter")
+        if tags != "*" or sql is not None:
+            raise ConfigError(
+                f"topic {topic}: filter={filter!r:.60} with tags={tags!r:.60}, sql={sql!r:.60}: a "
+                "subscription is by one of them; leave the others out"
+            )
+        return Subscription(topic, filter, class_filter=True, version=version)
     if sql is not None:
         if not isinstance(sql, str):
             raise ConfigError(f"topic {topic}: condition {sql!r:.60} is {type(sql).__name__}, not str")
@@ -36,7 +52,11 @@ def subscription(
             )
         if not sql.strip():
             raise ConfigError(f"topic {topic}: the condition is empty; leave it out to read everything")
-        return Subscription(topic, sql, SQL, version=version)
+        try:
+            compile_condition(sql)
+        except ConditionError as error:
+            raise ConfigError(f"topic {topic}: the condition {sql!r:.200} is wrong: {error}") from None
+        return Subscription(topic, sql, SQL92, version=version)
     try:
         expression = tags if isinstance(tags, str) else " || ".join(tags)
     except TypeError:

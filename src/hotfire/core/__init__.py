@@ -1,8 +1,8 @@
 """The compiled core, or its plain twins where no compiler was to be had.
 
-The names here are the same either way: `Queue`, `Journal`, `Reader` and `SendPipe`; `Lane`, `Sockets`,
-`Unpacker` and the scanners are None without the compiled module, and the rooms that use them go their plain
-road.
+The names here are the same either way: `Queue`, `Journal`, `Reader`, `SendPipe`, `Columns`, `RowIds` and the
+encoders of rows; `Lane`, `Sockets`, `Unpacker` and the scanners are None without the compiled module, and the
+rooms that use them go their plain road.
 HOTFIRE_CORE=plain chooses the twins on purpose. A compiled module built from other sources than those beside
 it is refused, because the worst kind of fast is the fast of last week.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hotfire.core import plain, plain_send
+from hotfire.core import plain, plain_columns, plain_rows, plain_send, plain_sql92
 from hotfire.core.sources import source_hash
 
 
@@ -43,6 +43,7 @@ COMPILED = _module is not None
 if TYPE_CHECKING:
     from hotfire.core._core import (
         BULK_BYTES,
+        Columns,
         Journal,
         KeyIndex,
         Lane,
@@ -51,17 +52,22 @@ if TYPE_CHECKING:
         Queue,
         Reader,
         Replies,
+        RowIds,
         SendPipe,
         Sent,
         Sockets,
         Unpacker,
         derive_records,
         encode_record,
+        encode_rows,
         java_hash,
         keyed_records,
         read_frame,
         scan_records,
+        sift_records,
         sound_records,
+        spread_rows,
+        sql_verdict,
         sync_map,
     )
 elif _module is not None:
@@ -70,10 +76,12 @@ elif _module is not None:
     Sent, SendPipe = _module.Sent, _module.SendPipe
     Journal, Queue, Reader, Lane = _module.Journal, _module.Queue, _module.Reader, _module.Lane
     Link, Replies, Sockets = _module.Link, _module.Replies, _module.Sockets
-    Unpacker, BULK_BYTES = _module.Unpacker, _module.BULK_BYTES
+    Unpacker, Columns, BULK_BYTES = _module.Unpacker, _module.Columns, _module.BULK_BYTES
     scan_records, encode_record = _module.scan_records, _module.encode_record
     derive_records, sound_records = _module.derive_records, _module.sound_records
     keyed_records = _module.keyed_records
+    sift_records, sql_verdict = _module.sift_records, _module.sql_verdict
+    RowIds, encode_rows, spread_rows = _module.RowIds, _module.encode_rows, _module.spread_rows
     read_frame, java_hash, sync_map = _module.read_frame, _module.java_hash, _module.sync_map
 else:
     Pull = tuple
@@ -81,13 +89,16 @@ else:
     Sent, SendPipe = plain_send.Sent, plain_send.SendPipe
     Journal, Queue, Reader, Lane = plain.Journal, plain.Queue, plain.Reader, None
     Link = Replies = Sockets = Unpacker = None
-    BULK_BYTES = 0
+    BULK_BYTES, Columns = 0, plain_columns.Columns
     scan_records = sound_records = derive_records = encode_record = read_frame = java_hash = None
     keyed_records = None
+    sift_records, sql_verdict = plain_sql92.sift_records, plain_sql92.sql_verdict
+    RowIds, encode_rows, spread_rows = plain_rows.RowIds, plain_rows.encode_rows, plain_rows.spread_rows
     sync_map = plain.sync_map
 
 __all__ = [
-    "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Journal", "KeyIndex", "Lane", "Link", "Pull", "Queue", "Reader",
-    "Replies", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records", "encode_record", "java_hash",
-    "keyed_records", "read_frame", "scan_records", "sound_records", "sync_map",
+    "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Columns", "Journal", "KeyIndex", "Lane", "Link", "Pull", "Queue",
+    "Reader", "Replies", "RowIds", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records",
+    "encode_record", "encode_rows", "java_hash", "keyed_records", "read_frame", "scan_records",
+    "sift_records", "sound_records", "spread_rows", "sql_verdict", "sync_map",
 ]  # fmt: skip

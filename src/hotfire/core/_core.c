@@ -132,6 +132,9 @@ static PyObject *py_sync_map(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+PyObject *hf_encode_rows(PyObject *module, PyObject *args);
+PyObject *hf_spread_rows(PyObject *module, PyObject *args);
+
 static PyMethodDef functions[] = {
     {"crc32", py_crc32, METH_VARARGS, "crc32(data, crc=0)"},
     {"java_hash", py_java_hash, METH_VARARGS, "java_hash(utf8) -> signed 32-bit hash of the string"},
@@ -142,20 +145,24 @@ static PyMethodDef functions[] = {
     {"keyed_records", hf_keyed_records, METH_VARARGS, "keyed_records(places, summed_from, topic, key, count_max, bytes_max) -> [(physical, bytes)]"},
     {"sound_records", hf_sound_records, METH_VARARGS, "sound_records(data, pieces, topic, queue_id, summed_from) -> how many before the first that is harmed"},
     {"derive_records", hf_derive_records, METH_VARARGS, "derive_records(buffer, base, summed_from, last_timestamp, queues, index) -> (records, consumed, last_timestamp)"},
+    {"encode_rows", hf_encode_rows, METH_VARARGS, "encode_rows(columns, rows, at, end, ids, prefix, counter, dropped, bytes_max, count_max) -> (messages, next, counter)"},
+    {"spread_rows", hf_spread_rows, METH_VARARGS, "spread_rows(count, text, rows, at, end, queues) -> a queue for each row"},
+    {"sql_verdict", hf_sql_verdict, METH_VARARGS, "sql_verdict(program, properties) -> 1, 0, -1 for NULL or -2 for an error"},
+    {"sift_records", hf_sift_records, METH_VARARGS, "sift_records(program, data, pieces, count_max, bytes_max, cost_max) -> (kept, looked, cost)"},
     {"sync_map", py_sync_map, METH_VARARGS, "sync_map(mapped, start, size)"},
     {NULL}};
 
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, .m_name = "hotfire.core._core", .m_size = -1, .m_methods = functions};
 
-extern PyTypeObject hf_sent_type, hf_sendpipe_type, hf_unpacker_type;
+extern PyTypeObject hf_sent_type, hf_sendpipe_type, hf_unpacker_type, hf_columns_type, hf_memory_type, hf_rowids_type;
 int hf_sendpipe_ready(void);
 
 PyMODINIT_FUNC PyInit__core(void) {
     PyTypeObject *const types[] = {&hf_queue_type, &hf_journal_type, &hf_reader_type, &hf_lane_type, &hf_index_type, &hf_link_type,
                                    &hf_replies_type, &hf_sockets_type, &hf_sent_type, &hf_sendpipe_type, &hf_load_type,
-                                   &hf_unpacker_type};
+                                   &hf_unpacker_type, &hf_columns_type, &hf_memory_type, &hf_rowids_type};
     const char *const names[] = {"Queue", "Journal", "Reader", "Lane", "KeyIndex", "Link", "Replies", "Sockets", "Sent", "SendPipe", "Load",
-                                 "Unpacker"};
+                                 "Unpacker", "Columns", "Memory", "RowIds"};
     PyObject *module = PyModule_Create(&module_def);
     if (!module || !hf_sendpipe_ready()) return NULL;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {

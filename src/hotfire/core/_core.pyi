@@ -1,5 +1,7 @@
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
+
+Buffer = Any
 
 Piece = tuple[int, int, int]
 PullLimits = tuple[int, int, int, int, int]
@@ -14,7 +16,7 @@ class Queue:
     min: int
     watched: int
     extended: int
-    extend: Callable[[int, int], int] | None
+    extend: Callable[[int, int, int, int], int] | None
     @property
     def key(self) -> Any: ...
     def __init__(self, key: Hashable, grow: Callable[[int], None] | None = None) -> None: ...
@@ -35,6 +37,20 @@ class Queue:
         limits: PullLimits,
         /,
     ) -> tuple[list[Piece], int, int, bool]: ...
+    def bulk(
+        self,
+        journal: Journal,
+        lowest: int,
+        topic: bytes,
+        queue_id: int,
+        from_: int,
+        count_max: int,
+        bytes_max: int,
+        memory_from: int,
+        codes: tuple[int, ...] | None,
+        limits: PullLimits,
+        /,
+    ) -> tuple[bytes, int, int, int] | None: ...
 
 def sync_map(mapped: Any, start: int, size: int, /) -> None: ...
 
@@ -208,6 +224,16 @@ def keyed_records(
 def sound_records(
     data: Any, pieces: list[tuple[int, int, int]], topic: bytes, queue_id: int, summed_from: int, /
 ) -> int: ...
+def sql_verdict(program: bytes, properties: bytes, /) -> int: ...
+def sift_records(
+    program: bytes,
+    data: Any,
+    pieces: list[tuple[int, int, int]],
+    count_max: int,
+    bytes_max: int,
+    cost_max: int,
+    /,
+) -> tuple[list[int], int, int]: ...
 def derive_records(
     buffer: Any,
     base: int,
@@ -217,6 +243,35 @@ def derive_records(
     index: KeyIndex | None,
     /,
 ) -> tuple[int, int, int]: ...
+def encode_rows(
+    columns: tuple[int, Any, Any, Any, Any],
+    rows: Any,
+    at: int,
+    end: int,
+    ids: Any,
+    prefix: bytes,
+    counter: int,
+    dropped: tuple[bytes, ...],
+    bytes_max: int,
+    count_max: int,
+    /,
+) -> tuple[bytes, int, int]: ...
+def spread_rows(count: int, text: Any, rows: Any, at: int, end: int, queues: int, /) -> bytes: ...
+
+class RowIds:
+    def __init__(self, key: bytes, time: bytes) -> None: ...
+    def run(
+        self,
+        count: int,
+        texts: tuple[Any, ...],
+        map: Any,
+        rows: Any,
+        at: int,
+        end: int,
+        keyed: bool,
+        out: Any,
+        /,
+    ) -> None: ...
 
 class Sent:
     def __init__(
@@ -255,6 +310,64 @@ class Unpacker:
         messages: list[Any],
         /,
     ) -> int: ...
+
+Buffers = tuple[Buffer | None, ...]
+
+class Columns:
+    @property
+    def rows(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def __init__(
+        self,
+        wanted: int,
+        broker_name: bytes,
+        stored_from: int = ...,
+        stored_until: int = ...,
+        summed_from: int = ...,
+        queues: Sequence[int] | None = None,
+    ) -> None: ...
+    def run(
+        self,
+        data: Buffer,
+        at: int,
+        end: int,
+        topic: bytes | None,
+        queue_id: int,
+        first: int,
+        until: int,
+        tags: bytes | None = None,
+        base: int = -1,
+        without: bytes | None = None,
+    ) -> int: ...
+    def gather(
+        self,
+        data: Buffer,
+        base: int,
+        entries: Buffer,
+        at: int,
+        topic: bytes,
+        queue_id: int,
+        first_offset: int,
+        tags: bytes | None = None,
+    ) -> int: ...
+    def add(
+        self,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+        msg_id: bytes,
+        keys: bytes | None,
+        tags: bytes | None,
+        body: bytes,
+        properties: Sequence[tuple[bytes, bytes]],
+        born_ms: int,
+        store_ms: int,
+        reconsume_times: int,
+        sys_flag: int,
+        log_offset: int,
+    ) -> None: ...
+    def take(self) -> tuple[int, list[Buffers]]: ...
 
 class SendPipe:
     def __init__(

@@ -486,7 +486,7 @@ static PyObject *journal_derive(hf_journal *j, PyObject *arg) {
             d = &j->derivations[j->derivations_head];
         }
         int64_t tags;
-        if (!hf_queue_extend(q, d->tags, d->timestamp, &tags)) goto failed;
+        if (!hf_queue_extend(q, d->tags, d->timestamp, d->physical, d->size, &tags)) goto failed;
         put64(put32(put64(entry, (uint64_t)d->physical), (uint32_t)d->size), (uint64_t)tags);
         if (!q->shown) {
             if (!j->shown && !(j->shown = PyList_New(0))) goto failed;

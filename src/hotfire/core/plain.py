@@ -57,7 +57,7 @@ class Queue:
         self.next = self.max = self.min = 0
         self.watched = 0
         self.extended = 0
-        self.extend: Callable[[int, int], int] | None = None
+        self.extend: Callable[[int, int, int, int], int] | None = None
         self._grow = grow
         self._windows: list[tuple[int, int, memoryview]] = []
 
@@ -105,7 +105,7 @@ class Queue:
         if self._find(index) is None and self._grow is not None:
             self._grow(index)
         if self.extend is not None:
-            tags = self.extend(tags, timestamp)
+            tags = self.extend(tags, timestamp, physical, size)
         self.put(index, physical, size, tags)
         self.max = index + 1
 
@@ -142,11 +142,13 @@ def select_entries(
     codes: tuple[int, ...] | None,
     limits: tuple[int, int, int, int, int],
     resolve: Callable[[int], int | None] | None = None,
+    may_pass: Callable[[int], bool] | None = None,
 ) -> tuple[list[tuple[int, int, int]], int, int, bool]:
     """Entries of one pull, within its limits.
 
     `resolve` turns what an entry holds into its tags code. None, when it cannot be known, goes for every
-    code: who asked looks at the message too.
+    code: who asked looks at the message too. `may_pass` says of what an entry holds whether its message is
+    worth a look.
     """
     memory_count, disk_count, memory_bytes, disk_bytes, scan_max = limits
     count_max = min(count_max, PIECES_MAX)
@@ -171,6 +173,8 @@ def select_entries(
             code = tags if resolve is None else resolve(tags)
             if code is not None and _int32(code) not in codes:
                 continue
+        if may_pass is not None and not may_pass(tags):
+            continue
         pieces.append((physical, size, index))
         total += size
     return pieces, following, total, False

@@ -104,6 +104,8 @@ class SendPipe:
             return False
         if not _is_zero(message.flag) or not _is_zero(message.delay_level):
             return False
+        if not _is_zero(message.delay_ms) or message.deliver_at is not None:
+            return False
         if type(message.properties) is not dict or message.properties:
             return False
         message_id = (

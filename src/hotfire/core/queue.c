@@ -2,6 +2,8 @@
    The maps belong to store/consumequeue.py, which attaches one window per file and is asked to grow the queue. */
 #include "store.h"
 
+#define CHECKED_AT_ONCE 512 /* records copied, then checked */
+
 uint8_t *hf_queue_entry(hf_queue *q, int64_t index) {
     for (int i = q->windows_count - 1; i >= 0; i--) {
         hf_window *w = &q->windows[i];
@@ -69,10 +71,10 @@ void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const i
 }
 
 /* What an entry is to hold in place of its tags; 0 with an exception when that could not be found out. */
-int hf_queue_extend(hf_queue *q, int64_t tags, int64_t timestamp, int64_t *out) {
+int hf_queue_extend(hf_queue *q, int64_t tags, int64_t timestamp, int64_t physical, int32_t size, int64_t *out) {
     *out = tags;
     if (!q->extend || q->extend == Py_None) return 1;
-    PyObject *extended = PyObject_CallFunction(q->extend, "LL", (long long)tags, (long long)timestamp);
+    PyObject *extended = PyObject_CallFunction(q->extend, "LLLi", (long long)tags, (long long)timestamp, (long long)physical, size);
     if (!extended) return 0;
     *out = PyLong_AsLongLong(extended);
     Py_DECREF(extended);
@@ -176,7 +178,7 @@ static PyObject *queue_show(hf_queue *q, PyObject *args) {
     int size;
     int64_t extended;
     if (!PyArg_ParseTuple(args, "LLiLL", &index, &physical, &size, &tags, &timestamp)) return NULL;
-    if (!hf_queue_extend(q, tags, timestamp, &extended)) return NULL;
+    if (!hf_queue_extend(q, tags, timestamp, physical, size, &extended)) return NULL;
     uint8_t *e = hf_queue_entry(q, index);
     if (!e) return PyErr_Format(PyExc_IndexError, "queue entry %lld has no attached file", index);
     put64(put32(put64(e, (uint64_t)physical), (uint32_t)size), (uint64_t)extended);
@@ -217,6 +219,64 @@ static PyObject *queue_select(hf_queue *q, PyObject *args) {
     return Py_BuildValue("(NLLO)", list, (long long)s.next, (long long)s.bytes, s.missing ? Py_True : Py_False);
 }
 
+/* Whether all the pieces lie in the log, as far as it is written; what is asked for in bulk is never looked at one by one in Python. */
+static int lie_in_log(const hf_journal *j, int64_t lowest, const hf_piece *pieces, int count) {
+    for (int i = 0; i < count; i++)
+        if (pieces[i].size <= 0 || pieces[i].physical < lowest || pieces[i].physical > j->written - pieces[i].size) return 0;
+    return 1;
+}
+
+/* The records of the pieces, checked while they are still in the processor's cache; 0 when some are cold, harmed or not there. */
+static int copy_sound(hf_journal *j, const hf_piece *pieces, int count, hf_slice topic, int32_t queue_id, uint8_t *out) {
+    for (int done = 0; done < count; done += CHECKED_AT_ONCE) {
+        int some = count - done < CHECKED_AT_ONCE ? count - done : CHECKED_AT_ONCE;
+        if (hf_journal_fetch(j, pieces + done, some, out)) return 0;
+        for (int i = done; i < done + some; out += pieces[i++].size)
+            if (!hf_record_sound(out, &pieces[i], topic, queue_id, j->summed_from)) return 0;
+    }
+    return 1;
+}
+
+static PyObject *bulk_of(hf_queue *q, hf_journal *j, int64_t from, const hf_limits *l, const int32_t *codes, int codes_count, int64_t lowest,
+                         hf_slice topic, int32_t queue_id, hf_piece *pieces) {
+    hf_selection s;
+    hf_queue_select(q, from, l, codes, codes_count, pieces, &s);
+    if (s.missing || !s.count || !lie_in_log(j, lowest, pieces, s.count)) Py_RETURN_NONE;
+    PyObject *data = PyBytes_FromStringAndSize(NULL, s.bytes);
+    if (!data) return NULL;
+    if (copy_sound(j, pieces, s.count, topic, queue_id, (uint8_t *)PyBytes_AS_STRING(data)))
+        return Py_BuildValue("(NiLL)", data, s.count, (long long)s.next, (long long)pieces[s.count - 1].physical);
+    Py_DECREF(data);
+    Py_RETURN_NONE;
+}
+
+/* bulk(journal, lowest, topic, queue_id, from, count_max, bytes_max, memory_from, codes|None, limits) ->
+   (records, how many, next, log offset of the last), or None when some are cold, harmed or not there: then whoever asked
+   looks at them one by one. The same as select, fetch and sound_records, without an object for each record. */
+static PyObject *queue_bulk(hf_queue *q, PyObject *args) {
+    hf_journal *journal;
+    long long lowest, from, bytes_max, memory_from, memory_bytes, disk_bytes;
+    Py_buffer topic;
+    int queue_id;
+    hf_limits l;
+    PyObject *codes, *result = NULL;
+    if (!PyArg_ParseTuple(args, "O!Ly*iLiLLO(iiLLi)", &hf_journal_type, &journal, &lowest, &topic, &queue_id, &from, &l.count_max, &bytes_max,
+                          &memory_from, &codes, &l.memory_count_max, &l.disk_count_max, &memory_bytes, &disk_bytes, &l.scan_max)) return NULL;
+    l.bytes_max = bytes_max; l.memory_from = memory_from; l.memory_bytes_max = memory_bytes; l.disk_bytes_max = disk_bytes;
+    if (l.count_max > HF_PIECES_MAX) l.count_max = HF_PIECES_MAX;
+    int32_t *wanted = NULL;
+    int wanted_count = -1;
+    hf_piece *pieces = PyMem_Malloc(HF_PIECES_MAX * sizeof *pieces);
+    if (!pieces) PyErr_NoMemory();
+    else if (codes != Py_None && !PyTuple_Check(codes)) PyErr_SetString(PyExc_TypeError, "codes: a tuple of tag hashes or None");
+    else if (codes == Py_None || (wanted = hf_codes_sorted(codes, &wanted_count)))
+        result = bulk_of(q, journal, from, &l, wanted, wanted_count, lowest, (hf_slice){topic.buf, (uint32_t)topic.len}, queue_id, pieces);
+    PyMem_Free(wanted);
+    PyMem_Free(pieces);
+    PyBuffer_Release(&topic);
+    return result;
+}
+
 static PyMethodDef queue_methods[] = {
     {"attach", (PyCFunction)queue_attach, METH_VARARGS, "attach(base, buffer): entries base.. live in this writable buffer"},
     {"detach", (PyCFunction)queue_detach, METH_O, "detach(base) -> bool"},
@@ -226,6 +286,7 @@ static PyMethodDef queue_methods[] = {
     {"put", (PyCFunction)queue_put, METH_VARARGS, "put(index, physical, size, tags)"},
     {"show", (PyCFunction)queue_show, METH_VARARGS, "show(index, physical, size, tags, timestamp): put, in a file made if need be; visible"},
     {"select", (PyCFunction)queue_select, METH_VARARGS, "Entries of one pull, within its limits."},
+    {"bulk", (PyCFunction)queue_bulk, METH_VARARGS, "The records of one pull, within its limits, if all are in memory and sound."},
     {NULL}};
 static PyMemberDef queue_members[] = {
     {"next", Py_T_LONGLONG, offsetof(hf_queue, next), 0, NULL},

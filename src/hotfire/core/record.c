@@ -74,9 +74,14 @@ static int appended_crc_ok(const uint8_t *record, uint32_t size, hf_slice proper
     const uint8_t *tail = record + size - tail_size;
     if (tail_size < 9 || memcmp(tail, "__CRC32#\x01", 9)) return -1; /* carries none */
     if (tail_size < HF_CRC_BYTES || tail[19] != 2) return 0;
-    uint32_t crc = hf_crc32(0, record, size - HF_CRC_BYTES) & 0x7fffffff;
-    for (int i = 0; i < 10; i++) { if (tail[9 + i] != '0' + crc % 10) return 0; crc /= 10; }
-    return 1;
+    uint64_t said = 0; /* read rather than written, so that it need not wait for the sum */
+    unsigned strange = 0;
+    for (int i = 9; i >= 0; i--) {
+        unsigned digit = tail[9 + i] - (unsigned)'0';
+        strange |= digit > 9;
+        said = said * 10 + digit;
+    }
+    return !strange && said == (hf_crc32(0, record, size - HF_CRC_BYTES) & 0x7fffffff);
 }
 
 const char *hf_scan_one(const uint8_t *p, size_t available, int verify, int64_t summed_from, hf_scanned *out) {

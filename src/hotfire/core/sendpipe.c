@@ -129,7 +129,7 @@ typedef struct {
     size_t out_size, out_room, pending_size, pending_room;
 } pipe_object;
 
-static PyObject *name_body, *name_flag, *name_delay, *name_properties, *name_tag, *name_keys, *name_wait, *name_set_result;
+static PyObject *name_body, *name_flag, *name_delay, *name_delay_ms, *name_deliver_at, *name_properties, *name_tag, *name_keys, *name_wait, *name_set_result;
 
 static int make_room(uint8_t **buffer, size_t *room, size_t need) {
     if (need <= *room) return 1;
@@ -289,11 +289,11 @@ static void put_hex(char *out, uint32_t value, int digits) {
 }
 
 /* The attributes of one message, owned. */
-enum { BODY, FLAG, DELAY, PROPERTIES, TAG, KEYS, WAIT, PARTS };
+enum { BODY, FLAG, DELAY, DELAY_MS, DELIVER_AT, PROPERTIES, TAG, KEYS, WAIT, PARTS };
 
 static int plain_message(pipe_object *self, PyObject **part, text *tag, char *keys, Py_ssize_t *keys_size) {
     if (!PyBytes_CheckExact(part[BODY]) || PyBytes_GET_SIZE(part[BODY]) < 1 || PyBytes_GET_SIZE(part[BODY]) > self->body_max) return 0;
-    if (!is_zero(part[FLAG]) || !is_zero(part[DELAY])) return 0;
+    if (!is_zero(part[FLAG]) || !is_zero(part[DELAY]) || !is_zero(part[DELAY_MS]) || part[DELIVER_AT] != Py_None) return 0;
     if (!PyDict_CheckExact(part[PROPERTIES]) || PyDict_GET_SIZE(part[PROPERTIES])) return 0;
     if (part[TAG] != Py_None && (!plain_text(part[TAG], tag) || !tag->size || holds_bars(*tag))) return 0;
     return (part[WAIT] == Py_True || part[WAIT] == Py_False) && joined_keys(part[KEYS], keys, keys_size);
@@ -338,7 +338,7 @@ static PyObject *pipe_send(pipe_object *self, PyObject *const *args, Py_ssize_t 
     double deadline = PyFloat_AsDouble(args[5]);
     if (PyErr_Occurred()) return NULL;
     if (self->next - self->first >= SPAN_MAX || (PyObject *)Py_TYPE(message) != self->message_type) Py_RETURN_FALSE;
-    PyObject *const names[PARTS] = {name_body, name_flag, name_delay, name_properties, name_tag, name_keys, name_wait};
+    PyObject *const names[PARTS] = {name_body, name_flag, name_delay, name_delay_ms, name_deliver_at, name_properties, name_tag, name_keys, name_wait};
     PyObject *part[PARTS] = {0}, *result = NULL;
     text tag = {NULL, 0};
     char keys[TEXT_MAX];
@@ -540,7 +540,8 @@ PyTypeObject hf_sendpipe_type = {
 
 int hf_sendpipe_ready(void) {
     struct { PyObject **at; const char *text; } const names[] = {
-        {&name_body, "body"}, {&name_flag, "flag"}, {&name_delay, "delay_level"}, {&name_properties, "properties"},
+        {&name_body, "body"}, {&name_flag, "flag"}, {&name_delay, "delay_level"}, {&name_delay_ms, "delay_ms"},
+        {&name_deliver_at, "deliver_at"}, {&name_properties, "properties"},
         {&name_tag, "tag"}, {&name_keys, "keys"}, {&name_wait, "wait_stored"}, {&name_set_result, "set_result"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!*names[i].at && !(*names[i].at = PyUnicode_InternFromString(names[i].text))) return 0;

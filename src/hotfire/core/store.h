@@ -51,6 +51,8 @@ int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room)
 int hf_record_has_key(hf_slice properties, hf_slice key); /* as the index files it: a tag behind its kind */
 PyObject *hf_derive_records(PyObject *module, PyObject *args);
 PyObject *hf_keyed_records(PyObject *module, PyObject *args);
+PyObject *hf_sql_verdict(PyObject *module, PyObject *args);
+PyObject *hf_sift_records(PyObject *module, PyObject *args);
 
 /* ---- queue ---- */
 typedef struct { int64_t base, count; Py_buffer view; } hf_window;
@@ -63,7 +65,7 @@ typedef struct {
     int windows_count, windows_room;
     hf_window *windows;
     PyObject *grow, *key;
-    PyObject *extend;              /* extend(tags, store time) -> what the entry holds instead; NULL or None: the tags */
+    PyObject *extend;              /* extend(tags, store time, log offset, size) -> what the entry holds instead; NULL or None: the tags */
 } hf_queue;
 extern PyTypeObject hf_queue_type;
 
@@ -73,7 +75,7 @@ typedef struct {
 } hf_limits;
 typedef struct { int count; int64_t next, bytes; int missing; } hf_selection; /* missing: a window is not attached */
 
-int hf_queue_extend(hf_queue *q, int64_t tags, int64_t timestamp, int64_t *out);
+int hf_queue_extend(hf_queue *q, int64_t tags, int64_t timestamp, int64_t physical, int32_t size, int64_t *out);
 uint8_t *hf_queue_entry(hf_queue *q, int64_t index);
 int32_t *hf_codes_sorted(PyObject *codes, int *count); /* of a tuple; to be freed */
 void hf_queue_select(hf_queue *q, int64_t from, const hf_limits *limits, const int32_t *codes, int codes_count,

@@ -28,6 +28,10 @@ WRITE_LOW_BYTES = 128 << 10
 WRITE_BYTES_MAX = 128 << 20
 UNSENT_BYTES = 256 << 10
 """Of one peer, in the kernel: memory we would not see, of the many that do not read."""
+GATHERED_PART_MAX, GATHERED_BYTES_MAX = 4 << 10, 64 << 10
+"""Answers of a few bytes leave together, up to so many: a call to the kernel costs more than most of them.
+Larger ones are not copied.
+"""
 NO_LINGER = struct.pack("ii", 1, 0)
 
 
@@ -41,6 +45,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._link: core.Link | None = None
         self._may_join = server.sockets is not None
         self._aside: bytearray | None = None
+        self._gathered: bytearray | None = None
+        """While the heart serves what this peer sent: what it was answered meanwhile."""
         self._needed = 0
         self._kept_ms = 0
         self._held = False
@@ -82,7 +88,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.closed = True
         self._aside = None
         self._leave(gone=True)
-        self._server.behind.pop(self, None)
+        self._server.note_read(self)
         self._server.unfinished.pop(self, None)
         if self._server.forget(self):
             self._server.heart.disconnected(self, self._server.now_ms())
@@ -106,7 +112,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         try:
             if self._aside is None:
-                consumed = self._server.heart.receive(self, fresh, now)
+                consumed = self._serve(fresh, now)
                 if consumed < len(fresh):
                     self._keep(bytearray(fresh[consumed:]))
             else:
@@ -124,13 +130,22 @@ class ServerConnection(asyncio.BufferedProtocol):
             log.error("closing peer=%s:%d after an internal error", *self.peer, exc_info=error)
         self.close()
 
+    def _serve(self, data: memoryview, now: int) -> int:
+        assert self._gathered is None, self.peer
+        self._gathered = bytearray()
+        try:
+            return self._server.heart.receive(self, data, now)
+        finally:
+            self._send_gathered()
+            self._gathered = None
+
     def _serve_aside(self, now: int) -> None:
         aside, self._aside = self._aside, None
         assert aside is not None
         self._note_whole(True)
         self._waits = False
         with memoryview(aside) as whole:
-            consumed = self._server.heart.receive(self, whole, now)
+            consumed = self._serve(whole, now)
         if consumed:
             self._server.unfinished.pop(self, None)
         if consumed < len(aside):
@@ -157,12 +172,18 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_paused = True
-        self._server.behind[self] = None
         self._pause_reading()
 
     def resume_writing(self) -> None:
         self._is_paused = False
-        self._server.behind.pop(self, None)
+        self._server.note_read(self)
+        self._server.note_unread(self, self.unread_bytes)
+        if not (self.closed or self._server.is_stopping):
+            try:
+                self._server.heart.drained(self, self._server.now_ms())
+            except Exception as error:  # noqa: BLE001  # logged, and the end of this connection only
+                self._failed(error)
+            self._server.after_receive()
         self._serve_on()
 
     def _serve_on(self) -> None:
@@ -217,7 +238,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def is_drained(self) -> bool:
         """Whether the transport has nothing to write, so that others may."""
-        return not self.closed and not self._transport.is_closing() and not self.unread_bytes
+        is_open = not self.closed and not self._transport.is_closing()
+        return is_open and not self._gathered and not self.unread_bytes
 
     def _note_whole(self, whole: bool) -> None:
         if self._link is not None:
@@ -240,6 +262,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     @property
     def is_clogged(self) -> bool:
         return self._is_paused or self._transport.get_write_buffer_size() > WRITE_HIGH_BYTES
+
+    @property
+    def is_flooded(self) -> bool:
+        return self._server.is_flooded
 
     @property
     def unread_bytes(self) -> int:
@@ -268,14 +294,31 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._link is not None:
             self._link.sends = False  # until the transport has written it: bytes keep their order
             self._link.bulk = len(data) >= core.BULK_BYTES
+        if self._gathered is not None and len(data) <= GATHERED_PART_MAX:
+            self._gathered += data
+            if len(self._gathered) >= GATHERED_BYTES_MAX:
+                self._send_gathered()
+            return
+        self._send_gathered()
+        self._send(data)
+
+    def _send_gathered(self) -> None:
+        if self._gathered and not self.closed and not self._transport.is_closing():
+            data, self._gathered = bytes(self._gathered), bytearray()
+            self._send(data)
+
+    def _send(self, data: bytes) -> None:
         self._transport.write(data)
         self.active_ms = self._server.now_ms()
-        if self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
+        unread = self.unread_bytes
+        self._server.note_unread(self, unread)
+        if unread > WRITE_BYTES_MAX:
             log.warning("closing peer=%s:%d reason=%d bytes unread", *self.peer, WRITE_BYTES_MAX)
             self.reset()
 
     def close(self) -> None:
         if not self.closed:
+            self._send_gathered()
             self.closed = True
             self._leave()
             self._transport.close()

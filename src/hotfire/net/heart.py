@@ -33,6 +33,10 @@ class Connection(Protocol):
     def is_clogged(self) -> bool:
         """The peer has not taken what was written: answer it nothing more; the rest is brought again."""
 
+    @property
+    def is_flooded(self) -> bool:
+        """All peers together have left unread what they may until the next tick: begin nothing large."""
+
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
     def hold(self) -> None:
@@ -62,6 +66,9 @@ class Heart(ABC):
         return []
 
     def connected(self, connection: Connection, now_ms: int) -> None: ...
+
+    def drained(self, connection: Connection, now_ms: int) -> None:
+        """The peer was clogged and is no more; what was brought of it and not taken is brought after this."""
 
     def disconnected(self, connection: Connection, now_ms: int) -> None: ...
 

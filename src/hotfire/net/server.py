@@ -31,6 +31,10 @@ log.addFilter(AtMost())
 READ_BUFFER_BYTES = 256 << 10
 UNREAD_BYTES_MAX = 96 << 20
 """Of all peers together that read too slowly, each one's share beyond the kernel's own buffers."""
+UNREAD_BYTES_COUNTED = 16 << 10
+"""What one peer leaves unread counts from here."""
+UNREAD_GROWTH_MAX = UNREAD_BYTES_MAX // 3
+"""Of that, what may come between two ticks before hearts are asked for nothing large until the next."""
 UNFINISHED_BYTES_MAX = 96 << 20
 """Of all frames together whose end has not come."""
 IDLE_MS_MAX = 120_000
@@ -70,8 +74,11 @@ class Server:
         is_system_time = not hasattr(asyncio.get_running_loop(), "now_ms")
         self.sockets = core.Sockets(self.buffer, clock=is_system_time) if heart.has_lane else None
         self.connections: dict[ServerConnection, None] = {}
-        self.behind: dict[ServerConnection, None] = {}
-        """Peers that have not read what was written to them, longest first."""
+        self._behind: dict[ServerConnection, int] = {}
+        """Peers that have not read all that was written to them, and how much it was when we last looked.
+        First those that have read nothing for longest."""
+        self._unread_bytes = self._unread_bytes_before = 0
+        """Of all of them, now and at the last tick."""
         self.unfinished: dict[ServerConnection, None] = {}
         """Peers whose frame has no end yet, longest first."""
         self._loop = asyncio.get_running_loop()
@@ -113,6 +120,20 @@ class Server:
                 self._refused_count, len(self.connections), limit,
             )  # fmt: skip
         return False
+
+    def note_unread(self, connection: ServerConnection, unread_bytes: int) -> None:
+        """So much of what was written to the peer waits for it."""
+        if unread_bytes > UNREAD_BYTES_COUNTED:
+            self._unread_bytes += unread_bytes - self._behind.get(connection, 0)
+            self._behind[connection] = unread_bytes
+
+    def note_read(self, connection: ServerConnection) -> None:
+        """The peer has read, or is gone."""
+        self._unread_bytes -= self._behind.pop(connection, 0)
+
+    @property
+    def is_flooded(self) -> bool:
+        return self._unread_bytes - self._unread_bytes_before >= UNREAD_GROWTH_MAX
 
     def start(self) -> None:
         """Watch the heart's descriptors and give it its ticks."""
@@ -184,10 +205,10 @@ class Server:
         )  # whatever goes wrong in this one
         self._notice_clock(now)
         self.heart.lag.sample()
+        self._bound_peers()
         self.heart.tick(now)
         self._hasten_tick(now)
         self.after_receive()
-        self._bound_peers()
         self._close_idle(now)
         if now - self._idle_scan_ms < IDLE_SCAN_MS:
             return
@@ -203,10 +224,18 @@ class Server:
 
     def _bound_peers(self) -> None:
         """What we make grows by megabytes between two ticks; what peers send only as fast as they do."""
-        bound(self.behind, lambda c: c.unread_bytes, UNREAD_BYTES_MAX, "left unread by all")
+        still: dict[ServerConnection, int] = {}
+        moving: dict[ServerConnection, int] = {}
+        for connection, before in self._behind.items():
+            if (unread := connection.unread_bytes) > UNREAD_BYTES_COUNTED:
+                (still if unread >= before else moving)[connection] = unread
+        behind = self._behind = still | moving
+        bound(behind, UNREAD_BYTES_MAX, "left unread by all")
+        self._unread_bytes = self._unread_bytes_before = sum(behind.values())
         self._looks_at_unfinished = not self._looks_at_unfinished
         if self._looks_at_unfinished:
-            bound(self.unfinished, lambda c: c.unfinished_bytes, UNFINISHED_BYTES_MAX, "of unfinished frames")
+            unfinished = {connection: connection.unfinished_bytes for connection in self.unfinished}
+            bound(unfinished, UNFINISHED_BYTES_MAX, "of unfinished frames")
 
     def _hasten_tick(self, now: int) -> None:
         """What falls due before the next tick has one of its own, to the millisecond."""
@@ -279,18 +308,15 @@ class Server:
             self.sockets.close()
 
 
-def bound(
-    peers: dict[ServerConnection, None], share: Callable[[ServerConnection], int], bytes_max: int, what: str
-) -> None:
-    """Close those that have been in `peers` longest until the others' shares fit."""
-    total = sum(map(share, peers))
-    for connection in list(peers):
+def bound(shares: dict[ServerConnection, int], bytes_max: int, what: str) -> None:
+    """Close the first peers until the others' shares fit."""
+    total = sum(shares.values())
+    for connection in list(shares):
         if total <= bytes_max:
             return
-        mine = share(connection)
+        mine = shares.pop(connection)
         log.warning("closing peer=%s:%d reason=%d bytes of %d %s", *connection.peer, mine, total, what)
         total -= mine
-        peers.pop(connection, None)
         connection.reset()
 
 

@@ -78,7 +78,9 @@ class TlsServerConfig:
 class TlsClientConfig:
     """What a program has that dials others."""
 
-    tls_enable: bool = setting(False, "Dial name servers with TLS.", name="tls.enable")
+    tls_enable: bool = setting(
+        False, "Dial name servers with TLS; a slave its master, for tables.", name="tls.enable"
+    )
     tls_client_auth_server: bool = setting(
         False, "Verify the certificates of those dialled.", name="tls.client.authServer"
     )

@@ -36,6 +36,9 @@ HEADER_BYTES_MAX = 1024 * 1024
 REPLY_HEADER_BYTES_MAX = 2 * 1024 * 1024
 """The reply to a batch names each of its messages, 32767 at most, by an id of 32 or 56 characters."""
 
+JOINED_BODY_BYTES_MAX = 128 * 1024
+"""A longer one is sooner written apart: a copy of megabytes goes into fresh memory, page by page."""
+
 RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 
@@ -139,6 +142,18 @@ def decode(frame: Buffer, header_bytes_max: int = HEADER_BYTES_MAX) -> Command:
 
 def encode(command: Command) -> bytes:
     """The whole frame of `command`, length word included."""
+    return _encode_head(command) + command.body
+
+
+def encode_parts(command: Command) -> tuple[bytes, ...]:
+    """The frame in parts to be written one after the other: a long body is not copied."""
+    if len(command.body) <= JOINED_BODY_BYTES_MAX:
+        return (encode(command),)
+    return _encode_head(command), command.body
+
+
+def _encode_head(command: Command) -> bytes:
+    """All but the body."""
     write_header = _encode_json if command.serialization is Serialization.JSON else _encode_binary
     header = write_header(command)
     size = FRAME_BYTES_MIN + len(header) + len(command.body)
@@ -149,7 +164,7 @@ def encode(command: Command) -> bytes:
             f" in a frame of {size} (at most {FRAME_BYTES_MAX}); send less at once"
         )
     mark = command.serialization << 24 | len(header)
-    return b"".join((_PREFIX.pack(size - 4, mark), header, command.body))
+    return _PREFIX.pack(size - 4, mark) + header
 
 
 # --- JSON header -----------------------------------------------------------------------------------

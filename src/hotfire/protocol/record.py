@@ -126,6 +126,8 @@ _INT64 = struct.Struct(">q")
 _BEFORE_BODY = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, body size
 _PROPERTIES_SIZE = struct.Struct(">h")
 _BLANK = struct.Struct(">iI")
+_RECORD_BYTES_FIXED = _HEAD.size + 2 * _PORT.size + _INT64.size + _BEFORE_BODY.size + _PROPERTIES_SIZE.size
+"""All but hosts, body, topic with its size, and properties."""
 _TOPIC_SIZE = {MAGIC_V1: struct.Struct(">b"), MAGIC_V2: struct.Struct(">h")}
 
 
@@ -141,11 +143,7 @@ def encode_record(record: Record, *, append_crc: bool) -> bytes:
     properties = record.properties
     if append_crc and properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
-    properties_size = len(properties) + (CRC_PROPERTY_BYTES if append_crc else 0)
-    if properties_size > PROPERTIES_BYTES_MAX:
-        raise LocalProtocolError(
-            f"topic {record.topic}: properties of {properties_size} bytes, at most {PROPERTIES_BYTES_MAX} fit"
-        )
+    properties_size = _properties_size(record, append_crc)
     middle = b"".join(
         (
             record.born_host.address,
@@ -175,6 +173,32 @@ def encode_record(record: Record, *, append_crc: bool) -> bytes:
     if not append_crc:
         return head + middle
     return b"".join((head, middle, _crc_property(crc31(middle, zlib.crc32(head)))))
+
+
+def encoded_size(record: Record, *, append_crc: bool) -> int:
+    """How many bytes `encode_record` makes of it, or the error it raises."""
+    topic_size = len(record.topic.encode("utf-8"))
+    return (
+        _RECORD_BYTES_FIXED
+        + len(record.born_host.address)
+        + len(record.store_host.address)
+        + len(record.body)
+        + (1 if topic_size <= TOPIC_BYTES_MAX_V1 else 2)
+        + topic_size
+        + _properties_size(record, append_crc)
+    )
+
+
+def _properties_size(record: Record, append_crc: bool) -> int:
+    properties = record.properties
+    size = len(properties)
+    if append_crc:
+        size += CRC_PROPERTY_BYTES + (1 if properties and not properties.endswith(b"\x02") else 0)
+    if size > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(
+            f"topic {record.topic}: properties of {size} bytes, at most {PROPERTIES_BYTES_MAX} fit"
+        )
+    return size
 
 
 def encode_blank(space: int) -> bytes:
@@ -400,9 +424,12 @@ def offset_message_id(address: bytes, port: int, offset: int) -> str:
 
 def parse_offset_message_id(message_id: str) -> tuple[Host, int]:
     """Host and physical offset of an id; ValueError when it is none."""
-    data = bytes.fromhex(message_id)
+    try:
+        data = bytes.fromhex(message_id)
+    except ValueError:
+        data = b""
     if len(data) not in (16, 28):
-        raise ValueError(f"message id {message_id!r:.80} has {len(data)} bytes, not 16 or 28")
+        raise ValueError(f"message id {message_id!r:.80} is not 32 or 56 hexadecimal digits")
     (port,) = _PORT.unpack_from(data, len(data) - 12)
     (offset,) = _INT64.unpack_from(data, len(data) - 8)
     return Host(data[:-12], port), offset

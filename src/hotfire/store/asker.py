@@ -1,4 +1,4 @@
-"""The thread that questions to a store are answered on, one after the other.
+"""A thread that questions to a store are answered on, one after the other.
 
 However many wait, they leave most of a processor, and of the interpreter's lock, to those who send: while
 messages are stored, the thread rests between two questions for several times what the first has used of a
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
-REST_TIMES, REST_S_MIN, REST_S_MAX = 3, 0.002, 0.01
+REST_TIMES, REST_S_MIN, REST_S_MAX = 3, 0.004, 0.01
 
 
 class Asker:

@@ -37,6 +37,7 @@ from hotfire.store.logcopy import LogCopy, Progress
 from hotfire.store.queuefloor import copy_floors
 from hotfire.store.store import Store
 from hotfire.store.tables import ROOT as TABLE_ROOT
+from hotfire.store.timercheck import FILE as TIMERS_FILE
 
 FILE = SNAPSHOT_FILE
 """In every whole snapshot, and in no store: what it holds."""
@@ -212,7 +213,8 @@ def _segments(source: Disk) -> tuple[list[int], int]:
 
 def _copy_table(source: Disk, part: Disk, name: str) -> None:
     file = f"{TABLE_ROOT}/{name}"
-    data = source.read_whole(file) if name.endswith((".json", ".json.bak")) else None
+    is_wanted = name.endswith((".json", ".json.bak")) or file == TIMERS_FILE
+    data = source.read_whole(file) if is_wanted else None
     if data is not None:
         part.write_whole(file, data)
 

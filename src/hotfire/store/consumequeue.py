@@ -30,6 +30,8 @@ FILLER = 0, 0x7FFFFFFF, 0
 """An entry that only keeps a place, as the reference writes it."""
 
 QueueKey = tuple[str, int]
+BitmapOf = Callable[[str, int, int], bytes]
+"""Topic, log offset and size of a record."""
 NOTHING: Set[str] = frozenset()
 
 
@@ -45,13 +47,18 @@ class ConsumeQueue:
         ext: QueueExt | None = None,
         *,
         extends: bool = False,
+        bitmap_of: BitmapOf | None = None,
     ) -> None:
-        """With `ext`, entries may point into it; those made from now on do when it `extends`."""
+        """With `ext`, entries may point into it; those made from now on do when it `extends`.
+
+        `bitmap_of` says which filters the record at some log offset passes.
+        """
         self.directory = f"{ROOT}/{topic}/{queue_id}"
         self.entries = core.Queue((topic, queue_id), self._grow)
         self.ext = ext
         self.entries.extended = ext is not None
-        self.entries.extend = ext.put if ext is not None and extends else None
+        self.entries.extend = self._extend if ext is not None and extends else None
+        self._bitmap_of = bitmap_of
         self._disk = disk
         self._file_bytes = file_bytes
         self._per_file = file_bytes // ENTRY_BYTES
@@ -214,9 +221,14 @@ class ConsumeQueue:
         if is_first:
             entries.min, self.first = index, index - index % self._per_file
         if entries.extend is not None:
-            tags = entries.extend(tags, store_timestamp)
+            tags = entries.extend(tags, store_timestamp, physical, size)
         entries.put(index, physical, size, tags)
         entries.max = index + 1
+
+    def _extend(self, tags: int, store_timestamp: int, physical: int, size: int) -> int:
+        assert self.ext is not None
+        bitmap = b"" if self._bitmap_of is None else self._bitmap_of(self.entries.key[0], physical, size)
+        return self.ext.put(tags, store_timestamp, bitmap)
 
     @property
     def count(self) -> int:

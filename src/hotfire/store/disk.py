@@ -12,6 +12,7 @@ import mmap
 import os
 import shutil
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -24,8 +25,7 @@ from hotfire.store.asker import Asker
 from hotfire.store.system import System, syncfs
 
 T = TypeVar("T")
-Mapped = mmap.mmap
-"""A file as memory."""
+Mapped = mmap.mmap  # a file as memory
 
 STEP_BYTES = 64 << 10
 _ZEROS = bytes(STEP_BYTES)
@@ -40,8 +40,7 @@ class SyncFailed(OSError):
 class Bell:
     """A descriptor that becomes readable when another thread rings; made when it is first asked for."""
 
-    def __init__(self) -> None:
-        self._fd = -1
+    _fd = -1
 
     def fileno(self) -> int:
         if self._fd < 0:
@@ -62,6 +61,8 @@ class Bell:
             os.close(self._fd)
             self._fd = -1
 
+    __del__ = close  # a store may be given up without being closed
+
 
 class Disk:
     """A directory on the real file system, unless `system` says otherwise."""
@@ -74,7 +75,7 @@ class Disk:
         self.root = Path(root)
         self._system = system
         self._worker: ThreadPoolExecutor | None = None
-        self._asker: Asker | None = None
+        self._askers: defaultdict[bool, Asker] = defaultdict(Asker)
         self._lock_fd = -1
         self._sure: set[Path] = set()
         """Directories whose entry this disk has synced, or will with the next it is told to."""
@@ -486,15 +487,14 @@ class Disk:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="hotfire-disk")
         return self._worker.submit(work)
 
-    def aside(self, work: Callable[[], T], *, rests: bool) -> Future[T]:
-        """Run a query on a thread of its own, which may take long; with `rests` after a rest for others."""
-        if self._asker is None:
-            self._asker = Asker()
-        return self._asker.submit(work, rests=rests)
+    def aside(self, work: Callable[[], T], *, rests: bool, own: bool = False) -> Future[T]:
+        """Run a query, of a client or the broker's `own`, on a thread for such; with `rests` after a rest."""
+        return self._askers[own].submit(work, rests=rests)
 
     def finish(self) -> None:
         """Wait for the work beside the loop and end its threads."""
-        for threads in (self._worker, self._asker):
+        for threads in (self._worker, *self._askers.values()):
             if threads is not None:
                 threads.shutdown(wait=True)
-        self._worker = self._asker = None
+        self._worker = None
+        self._askers.clear()

@@ -48,6 +48,19 @@ def refuse_foreign(disk: Disk) -> None:
             raise StoreError(f"store {disk.root} {reason}; nothing was changed")
 
 
+def refuse_unreadable(disk: Disk) -> None:
+    """Raise StoreError when not even the log can be read; queues and tables may be wherever they are."""
+    for look in (_snapshot, _dledger, _later_hotfire):
+        reason = look(disk)
+        if reason is not None:
+            raise StoreError(f"store {disk.root} {reason}; nothing was changed")
+
+
+def has_foreign_queues(disk: Disk) -> bool:
+    """Whether the queues are kept in a way we cannot read."""
+    return _rocksdb_queues(disk) is not None
+
+
 def refuse_snapshot(disk: Disk) -> None:
     reason = _snapshot(disk)
     if reason is not None:

@@ -118,8 +118,11 @@ class Layout:
         )
 
 
-def look(disk: Disk, sizes: Sizes | None = None) -> Layout:
-    """The directory as it is; StoreError when it is no store or its files do not show their sizes."""
+def look(disk: Disk, sizes: Sizes | None = None, *, with_indexes: bool = True) -> Layout:
+    """The directory as it is; StoreError when it is no store or its files do not show their sizes.
+
+    What index files look like may take long to find out, and is left out for those who read none.
+    """
     sizes = sizes or Sizes()
     if not disk.is_directory("."):
         raise StoreError(f"{disk.root} is not a directory: give the one named by storePathRootDir")
@@ -146,7 +149,7 @@ def look(disk: Disk, sizes: Sizes | None = None) -> Layout:
         exts=exts,
         batches=batches,
         indexes=indexes,
-        index_shape=_index_shape(disk, indexes, sizes),
+        index_shape=_index_shape(disk, indexes, sizes) if with_indexes else None,
         tables=disk.names(TABLE_ROOT),
         gone={topic.encode(): end for topic, end in deletions.look(disk).items()},
         strays=strays,

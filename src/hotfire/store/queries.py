@@ -2,6 +2,8 @@
 
 Each is answered on a thread of its own with plain reads, so that neither the loop nor the flushing waits for
 a disk that has to seek; what it may look at is taken down before, on the loop, and stays until it is done.
+There are two lines, each with its thread: what clients ask, and the broker's own work, which has a time to
+keep and must not wait until a thousand of them have had their answers.
 Only what is sound and readable is ever found. A key's hash only leads to candidates; the key itself decides.
 """
 
@@ -9,8 +11,9 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 from hotfire import core
@@ -38,8 +41,18 @@ HARMED_PASSED_MAX = 1000
 LONG_AGO = NO_TIME = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One under way."""
+
+    number: int
+    """How many were asked before it, in either line."""
+    token: object
+    answer: Future[Any]
+
+
 class Queries:
-    """Questions under way and their answers, in the order they were asked."""
+    """Questions under way and their answers, in the order they were asked in each line."""
 
     def __init__(
         self,
@@ -55,7 +68,8 @@ class Queries:
         self._index = index
         self._reading = reading
         self._bell = Bell()
-        self._asked: deque[tuple[object, Future[Any]]] = deque()
+        self._asked: deque[Question] = deque()
+        self._own: deque[Question] = deque()
 
     def fileno(self) -> int:
         """Readable when an answer is there."""
@@ -63,30 +77,34 @@ class Queries:
 
     @property
     def waiting(self) -> int:
-        return len(self._asked)
+        return len(self._asked) + len(self._own)
 
     @property
     def has_room(self) -> bool:
+        """Whether one more client may ask; the broker's own work bounds itself."""
         return len(self._asked) < WAITING_MAX
 
     def answers(self) -> list[tuple[object, Future[Any]]]:
         """Tokens of the questions that are answered, with what came of them."""
         self._bell.silence()
         done = []
-        while self._asked and self._asked[0][1].done():
-            done.append(self._asked.popleft())
-            self._reading.answered += 1
+        for line in (self._own, self._asked):
+            while line and line[0].answer.done():
+                question = line.popleft()
+                done.append((question.token, question.answer))
+        oldest = (line[0].number for line in (self._own, self._asked) if line)
+        self._reading.answered = min(oldest, default=self._reading.asked)
         return done
 
     def close(self) -> None:
         """After the disk's threads have ended."""
         self._bell.close()
 
-    def _ask(self, work: Callable[[], Any], token: object) -> None:
+    def _ask(self, work: Callable[[], Any], token: object, *, own: bool = False) -> None:
         self._bell.fileno()  # made before anyone can ring it
+        future = self._disk.aside(work, rests=self._log.journal.is_written, own=own)
+        (self._own if own else self._asked).append(Question(self._reading.asked, token, future))
         self._reading.asked += 1
-        future = self._disk.aside(work, rests=self._log.journal.is_written)
-        self._asked.append((token, future))
         future.add_done_callback(lambda _: self._bell.ring())
 
     # --- the questions ---
@@ -99,6 +117,17 @@ class Queries:
     def record_now(self, physical: int) -> bytes | None:
         """The same at once: for a start, while there is no loop to hold up."""
         return self._looker().record(physical)
+
+    def in_memory(self, pieces: list[tuple[int, int]]) -> bytes | None:
+        """The bytes of records at log offsets and of sizes, if all are there and none has to be read."""
+        if not all(self._reading.exists((physical, size, 0)) for physical, size in pieces):
+            return None
+        return self._log.journal.fetch([(physical, size, 0) for physical, size in pieces])
+
+    def by_keys(self, wanted: Iterable[tuple[str, str, int]], token: object) -> None:
+        """Of each topic, key and time, the records of that key stored since. For the broker's own work."""
+        works = [self._keyed(topic, key, COUNT_MAX, begin_ms, NEVER) for topic, key, begin_ms in wanted]
+        self._ask(lambda: [work() for work in works], token, own=True)
 
     def by_key(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, token: object) -> None:
         """Bytes of the records of a topic with this key or unique key, stored in the span, oldest first.
@@ -114,30 +143,8 @@ class Queries:
     def _keyed(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Callable[[], list[bytes]]:
-        files = [] if self._index is None else self._index.newest_first()
         look = self._looker()
-        wanted = key_hash(topic, key)
-
-        def work() -> list[bytes]:
-            found: dict[int, bytes] = {}
-            looked, size = 0, 0
-            for file in files:
-                # mostly the first few suffice; the thousands of a key that everyone has are not all listed
-                for candidates_max in (count_max, CANDIDATES_MAX):
-                    offsets = file.query(wanted, candidates_max, begin_ms, end_ms)
-                    candidates = [at for at in dict.fromkeys(offsets[looked:]) if at not in found]
-                    more = look.keyed(candidates, topic, key, count_max - len(found), BYTES_MAX - size)
-                    found.update(more)
-                    size += sum(len(data) for _, data in more)
-                    if len(found) >= count_max or size > BYTES_MAX:
-                        return [found[at] for at in sorted(found)]
-                    if len(offsets) < candidates_max:
-                        break
-                    looked = len(offsets)
-                looked = 0
-            return [found[at] for at in sorted(found)]
-
-        return work
+        return lambda: look.by_key(topic, key, count_max, begin_ms, end_ms)
 
     def offset_by_time(
         self, queue: ConsumeQueue | None, timestamp: int, *, upper: bool, token: object
@@ -178,26 +185,47 @@ class Queries:
 
         self._ask(work, token)
 
+    def widths(self) -> dict[str, int]:
+        """Of every topic that has or had messages, one more than the highest queue of them."""
+        found: dict[str, int] = {}
+        for (topic, queue_id), queue in self._queues.items():
+            if queue.entries.next:  # the lane makes the others beforehand
+                found[topic] = max(found.get(topic, 0), queue_id + 1)
+        return found
+
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """For a look at its entries."""
         return self._queues.get((topic, queue_id))
 
-    def look(self, work: Callable[[Looker], Any], token: object) -> None:
-        """Whatever `work` makes of the log as it is now."""
+    def look(self, work: Callable[[Looker], Any], token: object, *, own: bool = False) -> None:
+        """Whatever `work` makes of the log as it is now; `own` if it is the broker's work and no client's."""
         look = self._looker()
-        self._ask(lambda: work(look), token)
+        self._ask(lambda: work(look), token, own=own)
+
+    def look_now(self, work: Callable[[Looker], Any]) -> Any:
+        """The same at once: for a start, while there is no loop to hold up."""
+        return work(self._looker())
 
     def _looker(self) -> Looker:
         journal = self._log.journal
-        return Looker(self._disk, self._log, dict(self._log.segments), journal.written, journal.summed_from)
+        files = [] if self._index is None else self._index.newest_first()
+        segments = dict(self._log.segments)
+        return Looker(self._disk, self._log, segments, journal.written, journal.summed_from, files)
 
 
 class Looker:
     """The log as it was when the question was asked, read from another thread."""
 
     def __init__(
-        self, disk: Disk, commitlog: CommitLog, segments: dict[int, int], readable: int, summed_from: int
+        self,
+        disk: Disk,
+        commitlog: CommitLog,
+        segments: dict[int, int],
+        readable: int,
+        summed_from: int,
+        files: Sequence[core.KeyIndex],
     ) -> None:
+        self._files = files
         self._disk = disk
         self._log = commitlog
         self._segments = segments
@@ -208,6 +236,11 @@ class Looker:
         """The record at `physical` if a sound one begins there."""
         found = self._read(physical)
         return None if found is None else found[0]
+
+    def stretch(self, physical: int, size: int) -> bytes:
+        """Bytes of one segment as they are, whatever they hold; fewer where the log ends or is gone."""
+        place = self._place(physical)
+        return b"" if place is None else self._disk.read(place[0], min(size, place[2]), place[1])
 
     def _place(self, physical: int) -> tuple[int, int, int] | None:
         """Descriptor and position of what begins there, and the most bytes it may have."""
@@ -229,6 +262,41 @@ class Looker:
         data = self._disk.read(fd, size, position)
         found, consumed, _ = scan_records(data, physical, True, self._summed_from)
         return (data, found[0]) if found and consumed == size else None
+
+    def by_key(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """Records of a topic with this key, stored in the span, oldest first; of more the newest."""
+        wanted = key_hash(topic, key)
+        found: dict[int, bytes] = {}
+        looked, size = 0, 0
+        for file in self._files:
+            # mostly the first few suffice; the thousands of a key that everyone has are not all listed
+            for candidates_max in (count_max, CANDIDATES_MAX):
+                offsets = file.query(wanted, candidates_max, begin_ms, end_ms)
+                candidates = [at for at in dict.fromkeys(offsets[looked:]) if at not in found]
+                more = self.keyed(candidates, topic, key, count_max - len(found), BYTES_MAX - size)
+                found.update(more)
+                size += sum(len(data) for _, data in more)
+                if len(found) >= count_max or size > BYTES_MAX:
+                    return [found[at] for at in sorted(found)]
+                if len(offsets) < candidates_max:
+                    break
+                looked = len(offsets)
+            looked = 0
+        return [found[at] for at in sorted(found)]
+
+    def records(self, queue: ConsumeQueue, low: int, high: int) -> Iterator[tuple[int, bytes]]:
+        """The sound records of a stretch of a queue, each with its place in it."""
+        low, high = max(low, queue.entries.min), min(high, queue.entries.max)
+        with queue.entry_reader() as entry_at:
+            for index in range(low, high):
+                entry = entry_at(index)
+                found = self._read(_ENTRY.unpack(entry)[0]) if len(entry) == ENTRY_BYTES else None
+                if found is not None and self._is_entry(found[1], index, queue.entries.key):
+                    yield index, found[0]
+
+    @staticmethod
+    def _is_entry(scanned: Scanned, index: int, key: object) -> bool:
+        return scanned.queue_offset == index and (scanned.topic.decode(), scanned.queue_id) == key
 
     def keyed(
         self, candidates: list[int], topic: str, key: str, count_max: int, bytes_max: int
@@ -319,9 +387,7 @@ class Looker:
         found = self._read(_ENTRY.unpack(entry)[0]) if len(entry) == ENTRY_BYTES else None
         if found is None:
             return None
-        scanned = found[1]
-        is_it = scanned.queue_offset == index and (scanned.topic.decode(), scanned.queue_id) == key
-        return scanned.store_timestamp if is_it else None
+        return found[1].store_timestamp if self._is_entry(found[1], index, key) else None
 
     def _has_left(self, entry: bytes) -> bool:
         return len(entry) < ENTRY_BYTES or 0 <= _ENTRY.unpack(entry)[0] < min(self._segments)

@@ -21,6 +21,7 @@ from hotfire.store.commitlog import CommitLog
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Disk
 from hotfire.store.scan import scan_records
+from hotfire.store.sifting import Room, Sieve, candidates, likely, sift
 
 log = logging.getLogger("hotfire.store")
 
@@ -38,6 +39,8 @@ COLD_BYTES_PER_S_MIN = 1 << 20
 HEAD_BYTES, MAGICS = 36, (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
 HARMED_TOLD_MAX = 1000
 """Harmed records said one by one; who reads them again and again need not fill the disk with it."""
+EFFORT_PER_RECORD, EFFORT_PER_UNIT = 200, 1500
+"""For each entry that a condition looks at, and for each whose extension is asked: some 0.4 and 3 us."""
 
 Piece = tuple[int, int, int]
 """Log offset and size of a record, and the index of its queue entry."""
@@ -67,6 +70,30 @@ class Read:
     max_offset: int
     data: bytes | None = None
     pieces: list[Piece] = dataclasses.field(default_factory=list)
+    sieve: Sieve | None = None
+    """Cold pieces are yet to be looked at by it."""
+    room: Room = dataclasses.field(default_factory=lambda: Room(0, 0))
+    """What a sieve may let through."""
+    effort: int = 0
+    """What looking at messages took, in bytes that are answered in the same time."""
+    bulk: tuple[int, int] | None = None
+    """In place of the pieces, when all came at once: how many records, and the log offset of the last."""
+
+    @property
+    def count(self) -> int:
+        return len(self.pieces) if self.bulk is None else self.bulk[0]
+
+    @property
+    def last(self) -> int | None:
+        """Log offset of the last record; None when there is none."""
+        if self.bulk is not None:
+            return self.bulk[1]
+        return self.pieces[-1][0] if self.pieces else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the pieces."""
+        return sum(map(_SIZE, self.pieces))
 
 
 class Reading:
@@ -79,12 +106,16 @@ class Reading:
         self._distrust = distrust
         self._reader = disk.reader()
         self._reader.pace_least = cold_bytes_per_s and max(cold_bytes_per_s, COLD_BYTES_PER_S_MIN)
+        # simulated logs are not the core's, whatever else is
+        self._is_compiled = core.COMPILED and isinstance(commitlog.journal, core.Journal)
         self.memory_window = int(disk.memory_bytes() * MEMORY_SHARE)
         self.in_use: dict[int, int] = {}
         """Segments that cold reads under way look at, and how many do."""
         self.asked = self.answered = 0
-        """Queries so far, answered in the order they came. Each may look at what was there when it came."""
+        """Queries so far; all of the first `answered` are. Each may look at what was there when it came."""
         self._disk = disk
+        self.evaluated = 0
+        """Messages that conditions were run over."""
         self._closing: dict[int, tuple[int, int]] = {}
         self._told: set[int] = set()
 
@@ -118,9 +149,10 @@ class Reading:
         count_max: int,
         bytes_max: int,
         codes: tuple[int, ...] | None = None,
+        sieve: Sieve | None = None,
         bulk: bool = False,
     ) -> Read:
-        """Messages of one pull: from `offset`, at most so many, of these tag hashes."""
+        """Messages of one pull: from `offset`, at most so many, of these tag hashes, or that pass a sieve."""
         limits = BULK_LIMITS if bulk else PULL_LIMITS
         if consume_queue is None or consume_queue.entries.max == 0:
             return Read(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -134,6 +166,16 @@ class Reading:
         if offset > high:
             return Read(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         memory_from = self._log.journal.written - self.memory_window
+        if sieve is not None:
+            room = Room(min(count_max, limits[0]), min(bytes_max, limits[2]))
+            nothing = Read(ReadStatus.NO_MATCHED_MESSAGE, offset, low, high, room=room)
+            return self._sift(consume_queue, nothing, sieve, limits[4])
+        if bulk and self._is_compiled and (codes is None or consume_queue.ext is None):
+            taken = self._read_bulk(queue, offset, count_max, bytes_max, memory_from, codes)
+            if taken is not None:
+                data, count, following, last = taken
+                return Read(ReadStatus.FOUND, following, low, high, data, bulk=(count, last))
+        effort = 0
         for _ in range(2):  # once more after the file was opened
             if codes is None or consume_queue.ext is None:
                 pieces, following, _, missing = queue.select(
@@ -144,9 +186,10 @@ class Reading:
                 pieces, following, _, missing = select_entries(
                     queue, offset, count_max, bytes_max, memory_from, codes, limits, resolve
                 )
+                effort += (following - offset) * EFFORT_PER_UNIT
             if not missing or pieces or not consume_queue.show(following):
                 break
-        found = Read(ReadStatus.FOUND, following, low, high, pieces=pieces)
+        found = Read(ReadStatus.FOUND, following, low, high, pieces=pieces, effort=effort)
         if pieces:
             return self._fill(found, queue)
         found.status = ReadStatus.NO_MATCHED_MESSAGE
@@ -154,6 +197,87 @@ class Reading:
             found.status = ReadStatus.OFFSET_FOUND_NULL
             found.next_offset = min(consume_queue.following_file(following), high)
         return found
+
+    def _read_bulk(
+        self,
+        queue: core.Queue,
+        offset: int,
+        count_max: int,
+        bytes_max: int,
+        memory_from: int,
+        codes: tuple[int, ...] | None,
+    ) -> tuple[bytes, int, int, int] | None:
+        """Thousands of records without an object for each; None unless all are in memory and sound."""
+        topic, queue_id = queue.key
+        journal = self._log.journal
+        return queue.bulk(
+            journal, self._log.min_offset, topic.encode(), queue_id,
+            offset, count_max, bytes_max, memory_from, codes, BULK_LIMITS,
+        )  # fmt: skip
+
+    # --- by a condition ---
+
+    def _sift(self, consume_queue: ConsumeQueue, found: Read, sieve: Sieve, scan_max: int) -> Read:
+        """Look at the messages from the read's offset on, until it is full or so many entries were passed."""
+        room, key, parts = found.room, consume_queue.entries.key, list[bytes]()
+        stop, shown = min(found.next_offset + scan_max, found.max_offset), -1
+        many = room.count  # if most pass no more are needed
+        while found.next_offset < stop and not room.is_full:
+            begun, cost = found.next_offset, room.cost
+            pieces, found.next_offset, missing = candidates(consume_queue, begun, stop, sieve, many)
+            each = EFFORT_PER_RECORD if consume_queue.ext is None else EFFORT_PER_UNIT
+            found.effort += (found.next_offset - begun) * each
+            if missing and not pieces:
+                if shown != found.next_offset and consume_queue.show(found.next_offset):
+                    shown = found.next_offset
+                    continue
+                if not found.pieces:  # a file that is not there: on to the next
+                    found.status = ReadStatus.OFFSET_FOUND_NULL
+                    following = consume_queue.following_file(found.next_offset)
+                    found.next_offset = min(following, found.max_offset)
+                break
+            if not pieces:
+                break
+            sane = self._count_sane(pieces)
+            data = self._at_hand(pieces[:sane])
+            if data is None:  # cold: what there is already is an answer, else all of them are looked at later
+                if found.pieces:
+                    found.next_offset = pieces[0][2]
+                    break
+                found.next_offset = pieces[sane][2] if sane < len(pieces) else found.next_offset
+                found.status, found.pieces, found.sieve = ReadStatus.FOUND, pieces[:sane], sieve
+                return found
+            kept, more, looked = sift(sieve.program, data, pieces[:sane], room, is_first=not found.pieces)
+            self.evaluated += looked
+            found.effort += len(data) // 8 + (cost - room.cost) // 2
+            parts += more
+            found.pieces += kept
+            many = likely(room.count, looked, len(kept))
+            if looked < len(pieces):
+                found.next_offset = pieces[looked][2]
+            if not looked:  # harmed, or too large for what is left
+                return self._filled(found, parts, key) if found.pieces else self._skip(found, pieces[0], key)
+        return self._filled(found, parts, key)
+
+    def _at_hand(self, pieces: list[Piece]) -> bytes | None:
+        """Their records, if all of them are in memory."""
+        return self._log.journal.fetch(pieces)
+
+    def _filled(self, found: Read, parts: list[bytes], key: tuple[str, int]) -> Read:
+        if not found.pieces:
+            return found
+        found.status, found.data = ReadStatus.FOUND, b"".join(parts)
+        return self._checked(found, key)
+
+    def _sift_cold(self, found: Read, sieve: Sieve) -> None:
+        """What a read brought, less what does not pass."""
+        kept, parts, looked = sift(sieve.program, found.data or b"", found.pieces, found.room, is_first=True)
+        self.evaluated += looked
+        if looked < len(found.pieces):
+            found.next_offset = found.pieces[looked][2]
+        found.pieces, found.data = kept, b"".join(parts) or None
+        if not kept:
+            found.status = ReadStatus.NO_MATCHED_MESSAGE
 
     def _leave_what_left(self, consume_queue: ConsumeQueue, offset: int) -> None:
         """A queue whose oldest records have just left the log begins behind them, for all who ask."""
@@ -179,11 +303,12 @@ class Reading:
         sizes = list(map(_SIZE, pieces))
         lowest, highest = min(pieces), max(pieces)
         around = (lowest[0], highest[0] - lowest[0] + max(sizes), 0)
-        if min(sizes) > 0 and self._exists(around):  # thousands of them are not looked at one by one
+        if min(sizes) > 0 and self.exists(around):  # thousands of them are not looked at one by one
             return len(pieces)
-        return next((i for i, piece in enumerate(pieces) if not self._exists(piece)), len(pieces))
+        return next((i for i, piece in enumerate(pieces) if not self.exists(piece)), len(pieces))
 
-    def _exists(self, piece: Piece) -> bool:
+    def exists(self, piece: Piece) -> bool:
+        """Whether a record may lie there."""
         physical, size, _ = piece
         if size <= 0 or not self._log.min_offset <= physical <= self._log.journal.written - size:
             return False
@@ -250,7 +375,7 @@ class Reading:
         physical, size, _ = piece
         if physical < self._log.min_offset:
             return True
-        if not self._exists(piece):
+        if not self.exists(piece):
             return False
         head = self._log.journal.fetch([(physical, min(size, HEAD_BYTES), 0)])
         return head is None or (head[4:8] in MAGICS and head[28:36] == physical.to_bytes(8))
@@ -289,6 +414,8 @@ class Reading:
         found.data = data
         try:
             self._sound(found, key, self._count_sound(data, found.pieces, key) if sound < 0 else sound)
+            if found.sieve is not None and found.pieces:
+                self._sift_cold(found, found.sieve)
         except OSError as error:  # a look at what is harmed met the disk's own error; it is this read's alone
             return error.errno or errno.EIO
         return 0

@@ -67,6 +67,8 @@ class Retention:
         self._following: Iterator[ConsumeQueue] | None = None
         self._followed = commitlog.min_offset
         self.used_ratio = 0.0
+        self.spared_ms = 0
+        """Segments younger than this have messages that wait for their time."""
 
     @property
     def is_full(self) -> bool:
@@ -154,7 +156,8 @@ class Retention:
         forced = config.may_force and self.used_ratio > config.disk_force_ratio
         if not forced:
             age_ms = self.age_ms(self._log.file(oldest), now_ms)
-            if age_ms < config.reserved_hours * HOUR_MS or not self._batch_is_due(now_ms):
+            kept_ms = max(config.reserved_hours * HOUR_MS, self.spared_ms)
+            if age_ms < kept_ms or not self._batch_is_due(now_ms):
                 return False
         start, fd = self._log.let_go()
         self._leaving.append((start, fd, now_ms, self._reading.asked))

@@ -13,7 +13,6 @@ No sockets, no event loop, no clock of its own: `now_ms` comes with each call.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import logging
 import os
@@ -25,14 +24,7 @@ from hotfire import core
 from hotfire.core.plain import SYNC_MARK, WRITE
 from hotfire.errors import StoreBusy, StoreFull, StoreReadOnly
 from hotfire.model import SCHEDULE_TOPIC
-from hotfire.protocol.record import (
-    Record,
-    encode_record,
-    key_hash,
-    keys_of,
-    parse_properties,
-    tags_code,
-)
+from hotfire.protocol.record import Record, encoded_size, parse_properties, tags_code
 from hotfire.store.checkpoint import MARK_AT, MARK_MAGIC
 from hotfire.store.commitlog import CommitLog
 from hotfire.store.config import StoreConfig
@@ -43,12 +35,14 @@ from hotfire.store.disk import Disk
 from hotfire.store.flushing import WAIT_MS_MAX, Flushing, wait_for
 from hotfire.store.keyindex import KeyIndexes
 from hotfire.store.kinds import ABORT_FILE, refuse_foreign
+from hotfire.store.placing import key_hashes, place
 from hotfire.store.pool import Pool
 from hotfire.store.queries import Queries
 from hotfire.store.queueext import open_ext
 from hotfire.store.reading import Read, Reading
 from hotfire.store.recovery import Recovered, recover
 from hotfire.store.retention import Retention
+from hotfire.store.sifting import Bitmaps, Sieve
 from hotfire.store.tables import Table
 
 log = logging.getLogger("hotfire.store")
@@ -74,11 +68,13 @@ class Store:
         self._disk = disk
         self._config = config
         self._log = CommitLog(disk, config)
+        self.bitmaps = Bitmaps(self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._index = KeyIndexes(disk, config) if config.index_enable else None
         self._flushing = Flushing(disk, config, self._log, self._queues, self._index, self.fail)
+        self.hurry = self._flushing.hurry
         self._reading: Reading
-        self._retention: Retention
+        self.retention: Retention
         self.deletions = Deletions(disk, self._log, self._queues, self.fail)
         self.queries: Queries
         self._pool: Pool
@@ -131,7 +127,7 @@ class Store:
         if self._config.append_crc:
             flushing.summed_from = journal.summed_from = min(checkpoint.summed_from, end)
         self._reading = Reading(disk, self._log, self._distrust_queues, self._config.cold_bytes_per_s)
-        self._retention = Retention(
+        self.retention = Retention(
             disk, self._config.retention, self._log, self._queues, self._index, self._reading
         )
         self.queries = Queries(disk, self._log, self._index, self._reading, self._queues)
@@ -183,7 +179,7 @@ class Store:
         self._disk.finish()
         self.queries.answers()
         self.queries.close()
-        self._retention.close()
+        self.retention.close()
         self._reading.close()
         self._flushing.checkpoints.close()
         self._log.close()
@@ -255,24 +251,25 @@ class Store:
         self.check_writeable()
         queue, journal = self.queue(records[0].topic, records[0].queue_id), self.journal
         stamp, append_crc = max(now_ms, journal.last_timestamp), self._config.append_crc
-        sizes = [len(encode_record(record, append_crc=append_crc)) for record in records]
+        sizes = [encoded_size(record, append_crc=append_crc) for record in records]
         physical = self._reserve(sum(sizes))
-        placed = []
-        for record, size in zip(records, sizes, strict=True):
-            offset = queue.claim()
-            given = dataclasses.replace(
-                record, queue_offset=offset, store_timestamp=stamp, physical_offset=physical
+        made = []
+        for offset, (record, size) in enumerate(zip(records, sizes, strict=True), queue.next):
+            data = place(
+                record, queue_offset=offset, physical_offset=physical, stamp_ms=stamp, append_crc=append_crc
             )
-            data = encode_record(given, append_crc=append_crc)
             assert len(data) == size, (len(data), size)
             properties = parse_properties(record.properties)
-            hashes = tuple(key_hash(record.topic, key) for key in keys_of(properties))
             tags = tags_code(properties)
             if record.topic == SCHEDULE_TOPIC:
                 tags = due_ms(record.queue_id, stamp, self._config.delays_ms)
+            made.append((data, offset, tags, key_hashes(record.topic, properties)))
+            physical += size
+        placed = []  # all are made by now: an offset claimed for one that fails would be a gap for ever
+        for data, offset, tags, hashes in made:
+            queue.claim()
             end = journal.append(data, queue, offset, tags, stamp, hashes)
-            placed.append(Appended(physical, offset, end, stamp))
-            physical = end
+            placed.append(Appended(end - len(data), offset, end, stamp))
         journal.last_timestamp = stamp
         return placed
 
@@ -290,7 +287,7 @@ class Store:
             self.fault
             or self._is_closed
             or self.journal.stalled
-            or self._retention.is_full
+            or self.retention.is_full
             or self._is_page_cache_busy
         )
 
@@ -305,7 +302,7 @@ class Store:
             raise StoreReadOnly(
                 f"the store is read-only: {self.fault}; repair the disk and restart the broker"
             )
-        if self.journal.stalled or self._retention.is_full:
+        if self.journal.stalled or self.retention.is_full:
             raise StoreFull(f"the disk is full: {self.space_text()}")
         if self._is_page_cache_busy:
             raise StoreBusy(
@@ -324,7 +321,7 @@ class Store:
 
     def delete_expired(self) -> None:
         """Remove expired segments now, whatever the hour."""
-        self._retention.demand()
+        self.retention.demand()
 
     def fail(self, fault: str) -> None:
         """Accept nothing more until the store is opened anew."""
@@ -402,7 +399,7 @@ class Store:
         self._log.prepare()
         self._flushing.settle(now_ms)
         if self._flushing.background is None and self.fault is None:
-            self._retention.tick(now_ms, self.flushed_end)
+            self.retention.tick(now_ms, self.flushed_end)
             if self._flushing.dirty_bytes > self._config.dirty_bytes_max // 2:
                 self._flushing.hurry()
             self._flushing.due(now_ms)
@@ -419,7 +416,7 @@ class Store:
     def clock_moved(self, by_ms: int) -> None:
         self._busy_since += by_ms
         self._flushing.clock_moved(by_ms)
-        self._retention.clock_moved(by_ms)
+        self.retention.clock_moved(by_ms)
         self._pool.clock_moved(by_ms)
 
     # --- read ---
@@ -433,13 +430,19 @@ class Store:
         count_max: int,
         bytes_max: int,
         codes: tuple[int, ...] | None = None,
+        sieve: Sieve | None = None,
         bulk: bool = False,
     ) -> Read:
-        """Messages of one pull: from `offset`, at most so many, of these tag hashes."""
+        """Messages of one pull: from `offset`, at most so many, of these tag hashes, or that pass a sieve."""
         queue = self._queues.get((topic, queue_id))
         return self._reading.read(
-            queue, offset, count_max=count_max, bytes_max=bytes_max, codes=codes, bulk=bulk
+            queue, offset, count_max=count_max, bytes_max=bytes_max, codes=codes, sieve=sieve, bulk=bulk
         )
+
+    @property
+    def evaluated(self) -> int:
+        """Messages whose properties a condition was run over, to answer pulls."""
+        return self._reading.evaluated
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queues of a topic that hold or held something."""
@@ -492,5 +495,6 @@ class Store:
                 self._config.queue_file_bytes,
                 open_ext(self._disk, self._config, topic, queue_id),
                 extends=self._config.queue_ext,
+                bitmap_of=self.bitmaps.of_record,
             )
         return queue

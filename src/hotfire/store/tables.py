@@ -67,11 +67,6 @@ class Table:
         if data != self._last:
             self._write(data)
 
-    def save_if_new(self, tree: dict[str, Any]) -> None:
-        """Write the table unless there is one, whoever wrote that."""
-        if self.load() is None:
-            self.save(tree)
-
     @property
     def is_writing(self) -> bool:
         """A write beside the loop is under way; another must wait for it."""

@@ -15,7 +15,7 @@ from hotfire.model import SCHEDULE_TOPIC
 from hotfire.protocol import bodies
 from hotfire.protocol.record import SysFlag
 from hotfire.store.checkpoint import FILE as CHECKPOINT_FILE
-from hotfire.store.checkpoint import MAGIC, MARK_AT, MARK_BYTES, Checkpoint, decode_mark
+from hotfire.store.checkpoint import MAGIC, MARK_AT, MARK_BYTES, SECTOR_BYTES, Checkpoint, decode_mark
 from hotfire.store.commitlog import ROOT as LOG_ROOT
 from hotfire.store.config import DELAY_LEVELS, delays_ms
 from hotfire.store.consumequeue import ROOT as QUEUE_ROOT
@@ -241,7 +241,7 @@ def _check_checkpoint(layout: Layout, findings: Findings) -> None:
         findings.damage(CHECKPOINT_FILE, MARK_AT, "the durable mark does not fit its checksum")
     if data is None or layout.checkpoint.is_ours:
         return
-    for at in range(len(data)):
+    for at in range(min(len(data), SECTOR_BYTES)):  # the checksum speaks of no byte behind them
         for bit in range(8):
             tried = bytearray(data)
             tried[at] ^= 1 << bit

@@ -212,7 +212,7 @@ class SimDisk(Disk):
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from None
 
-    def aside(self, work: Callable[[], T], *, rests: bool) -> Future[T]:
+    def aside(self, work: Callable[[], T], *, rests: bool, own: bool = False) -> Future[T]:
         future = SimFuture(self, work)
         future.do()
         return future

@@ -156,7 +156,10 @@ class SimBroker(SimNode):
         return f"{self.host.ip}:{BROKER_PORT}"
 
     async def _start(self) -> None:
-        program = BrokerProgram(self.config, disk=self.disk, bind=cast(Any, self.sim.network.bind_pair))
+        network = self.sim.network
+        program = BrokerProgram(
+            self.config, disk=self.disk, bind=cast(Any, network.bind_pair), bind_one=cast(Any, network.bind)
+        )
         try:
             await program.start()
         except PowerCut:
@@ -261,9 +264,9 @@ class Simulation:
         number = len(self.brokers)
         host = self.network.host(f"10.0.2.{number + 1}")
         flush = FlushDiskType.SYNC_FLUSH if sync_flush else FlushDiskType.ASYNC_FLUSH
+        chosen = {"broker_name": f"broker-{number}", "flush_disk_type": flush, "fast_lane_enable": False}
         config = dataclasses.replace(
-            BrokerConfig(**{**SMALL, "flush_disk_type": flush, "fast_lane_enable": False, **settings}),
-            broker_name=f"broker-{number}",
+            BrokerConfig(**{**SMALL, **chosen, **settings}),
             bind_address=host.ip,
             listen_port=BROKER_PORT,
             namesrv_addr=self.namesrv,

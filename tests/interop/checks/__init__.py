@@ -5,12 +5,23 @@ A check trusts no client's word for what it sent: contents are known from `tests
 
 from __future__ import annotations
 
-from tests.interop.checks import consume, filters, groups, offsets, retry, send
+from tests.interop.checks import (
+    consume,
+    filters,
+    groups,
+    offsets,
+    requests,
+    retry,
+    send,
+    timers,
+    traces,
+    transactions,
+)
 from tests.interop.checks.judging import Check, known
 
 __all__ = ["Check", "check_of"]
 
-_MODULES = (consume, filters, groups, offsets, retry, send)
+_MODULES = (consume, filters, groups, offsets, requests, retry, send, timers, traces, transactions)
 
 
 def check_of(row: str) -> Check:

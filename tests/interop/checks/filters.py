@@ -1,4 +1,4 @@
-"""What a subscription by tag lets through."""
+"""What a subscription by tag or by a condition lets through."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ def tags(facts: Facts) -> None:
             [index for index in range(facts.row.count) if TAGS[index % len(TAGS)] in wanted],
             tags=lambda index: TAGS[index % len(TAGS)],
         )
+
+
+@checks("sql-filter")
+def conditions(facts: Facts) -> None:
+    """Two groups, each with what its condition is true of: four of every six; texts and NULL."""
+    acknowledged(facts, facts.row.count)
+    every = range(facts.row.count)
+    wanted = {
+        "one": [index for index in every if index % 6 in (0, 1, 2, 3)],
+        "two": [index for index in every if index % 6 in (2, 4, 5)],
+    }
+    for name, indexes in wanted.items():
+        received = facts.of("message", consumer=name)
+        each_once(received, indexes, ignoring=("a", "shop"))
+        assert all(message["properties"]["a"] == str(message["index"] % 6) for message in received)
 
 
 @checks("tag-collision")

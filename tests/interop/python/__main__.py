@@ -22,12 +22,19 @@ from tests.interop.python import (
     mixedrows,
     offsetrows,
     plainrows,
+    requestrows,
     retryrows,
     sendrows,
+    timerrows,
+    tracerows,
+    transactionrows,
 )
 from tests.interop.python.row import Row
 
-MODULES = (sendrows, filterrows, consumerows, retryrows, grouprows, mixedrows, offsetrows, plainrows)
+MODULES = (
+    sendrows, filterrows, consumerows, retryrows, transactionrows, timerrows, grouprows, mixedrows,
+    offsetrows, plainrows, requestrows, tracerows,
+)  # fmt: skip
 STORIES: dict[str, Callable[[Row], Awaitable[None]]] = {
     name: story for module in MODULES for name, story in module.STORIES.items()
 }

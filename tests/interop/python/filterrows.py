@@ -1,11 +1,22 @@
-"""What a tag lets through. `Aa` and `BB` have one hash, which is all the broker compares."""
+"""What a tag or a condition lets through. `Aa` and `BB` have one hash, which is all the broker compares."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from tests.interop.content import content
 from tests.interop.python.member import Member, Tally
 from tests.interop.python.row import Row, message
 
 TAGS = ("Aa", "BB", "TagA", "TagB", None)
+SHOPS = ("x", "it's", None)
+CONDITIONS: dict[str, tuple[str, Callable[[int], bool]]] = {
+    "one": ("a between 0 and 3", lambda index: index % 6 <= 3),
+    "two": (
+        "shop IS NULL OR shop = 'it''s' AND a > 3.5",
+        lambda index: index % 3 == 2 or (index % 3 == 1 and index % 6 > 3),
+    ),
+}
 
 
 async def tags(row: Row) -> None:
@@ -36,4 +47,21 @@ async def collision(row: Row) -> None:
     await member.until_committed()
 
 
-STORIES = {"tag-filter": tags, "tag-collision": collision}
+async def conditions(row: Row) -> None:
+    """Six values of a number and three of a text, the last of which is none."""
+    await row.create_topic(4)
+    producer = await row.producer()
+    for index in range(row.count):
+        shop = SHOPS[index % len(SHOPS)]
+        more = {"a": str(index % 6)} | ({} if shop is None else {"shop": shop})
+        named = content(index).properties | more
+        row.sent(index, await producer.send(message(row.topic, index, properties=named)))
+    tallies = []
+    for name, (condition, passes) in CONDITIONS.items():
+        tallies.append(Tally(sum(map(passes, range(row.count)))))
+        await Member(row, name, name, tallies[-1], sql=condition).start()
+    for tally in tallies:
+        await tally.wait()
+
+
+STORIES = {"tag-filter": tags, "tag-collision": collision, "sql-filter": conditions}

@@ -56,6 +56,7 @@ class Member:
         handle: Handle = lambda message: True,
         topic: str | None = None,
         tags: str = "*",
+        sql: str | None = None,
         capture: bool = False,
         deaf: bool = False,
         **chosen: Any,
@@ -75,7 +76,7 @@ class Member:
             **settings,
         )
         is_batch = self.consumer.settings.batch_max > 1
-        self.consumer.subscribe(self.topic, self._heard_batch if is_batch else self._heard, tags)
+        self.consumer.subscribe(self.topic, self._heard_batch if is_batch else self._heard, tags, sql=sql)
         self._watcher: asyncio.Task[None] | None = None
 
     # --- listening -----------------------------------------------------------------------------------

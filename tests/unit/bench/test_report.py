@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from bench.cases import CASES, TITLES
+from bench.extras import EXTRAS
 from bench.goals import GOALS, Goal
 from bench.report import Figures, Piece, Run, markdown, read_piece
+from bench.spark import COMPARED
 
 SYNC, ASYNC = "send-128-8x64-sync", "send-128-8x64-async"
 RUN = Run(
@@ -38,6 +40,8 @@ def test_every_goal_has_a_case() -> None:
         "client-iterate": {"kafka"},
         "client-idle": {"java", "java-here"},
         "client-pipeline": {"loadgen"},
+        **{case: set(compared) for case, compared in COMPARED.items()},
+        **{case.name: set(case.rivals) for case in EXTRAS},
     }
     lost = [
         goal

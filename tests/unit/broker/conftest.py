@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotfire import core
-from hotfire.core import plain
+from hotfire.core import plain, plain_sql92
 from tests.unit.broker.harness import Harness
 
 LANE, HANDLERS, PLAIN = "lane", "handlers", "plain"
@@ -27,21 +27,30 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         compiled_only = ("Lane", "scan_records", "sound_records", "derive_records", "encode_record")
         for name in (*compiled_only, "read_frame", "java_hash", "keyed_records"):
             monkeypatch.setattr(core, name, None)
+        for name in ("sift_records", "sql_verdict"):
+            monkeypatch.setattr(core, name, getattr(plain_sql92, name))
     else:
         assert core.COMPILED, core.WHY_PLAIN
     return chosen
 
 
 @pytest.fixture
-def make(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+def stores_directory(shape: str, in_memory: Path, tmp_path: Path) -> Path:
+    """Where `make` puts them. What a power cut leaves is shown elsewhere; on a disk its time would be most of
+    the tests'. The plain twins have none of it (`make`), and read by a call that files in memory do not know.
+    """
+    return tmp_path if shape == PLAIN else in_memory
+
+
+@pytest.fixture
+def make(shape: str, stores_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Brokers with settings of the test's own, closed at its end."""
     made: list[Harness] = []
-    # What a power cut leaves is shown elsewhere; here the disk's time would be most of the test's.
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)
 
     def start(name: str | Path = "store", **settings: Any) -> Harness:
-        harness = Harness(tmp_path / name, fast_lane_enable=shape == LANE, **settings)
+        harness = Harness(stores_directory / name, fast_lane_enable=shape == LANE, **settings)
         made.append(harness)
         return harness
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import select
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hotfire.broker.broker import Broker
+from hotfire.broker.call import Task
 from hotfire.broker.config import BrokerConfig
+from hotfire.broker.program import ROLES
 from hotfire.model import ConsumerData, Heartbeat, ProducerData, Subscription
 from hotfire.protocol.bodies import encode_body
 from hotfire.protocol.command import Command, encode
@@ -49,6 +52,7 @@ class FakeConnection:
         self.born_host = host.address + host.port.to_bytes(4)
         self.state: Any = None
         self.closed = False
+        self.is_clogged = self.is_flooded = False
         self.is_held = False
         self.kept = b""
         self._reader = FrameReader()
@@ -60,10 +64,6 @@ class FakeConnection:
 
     def close(self) -> None:
         self.closed = True
-
-    @property
-    def is_clogged(self) -> bool:
-        return False
 
     def hold(self) -> None:
         self.is_held = True
@@ -105,7 +105,7 @@ class Harness:
         config = dataclasses.replace(self.config.store(), turn_bytes_max=self._turn_bytes_max)
         self.store = Store(self.disk, config)
         self.store.open()
-        self.broker = Broker(self.config, self.store, STORE_HOST, self.now_ms)
+        self.broker: Broker = ROLES[self.config.broker_role](self.config, self.store, STORE_HOST, self.now_ms)
         self.connection = self.connect()
         self.is_open = True
 
@@ -117,6 +117,15 @@ class Harness:
     def reopen(self) -> None:
         self.close()
         self.open()
+
+    def image(self, name: str) -> None:
+        """The files as they are now, in a directory beside: what a kill leaves.
+
+        What the disk's own thread is at is done first, for a copy takes longer than a kill.
+        """
+        self.store._disk.beside(lambda: None).result()
+        shutil.copytree(self.root, self.root.parent / name)
+        (self.root.parent / name / "lock").unlink(missing_ok=True)
 
     def connect(self, port: int = 50_001) -> FakeConnection:
         connection = FakeConnection(port)
@@ -168,7 +177,11 @@ class Harness:
     @property
     def is_disk_busy(self) -> bool:
         return self.store.fault is None and bool(
-            self.store.journal.busy or self.store.journal.pending or self.store._reading._reader.queued
+            self.store.journal.busy
+            or self.store.journal.pending
+            or self.store._reading._reader.queued
+            or self.store.queries._own
+            or any(isinstance(question.token, Task) for question in self.store.queries._asked)
         )
 
     def ring(self) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -235,7 +234,7 @@ def test_offsets_of_a_deleted_topic_do_not_outlive_a_crash(heart: Harness, make:
     heart.ask(UpdateConsumerOffset(consumer_group="CG", topic="D", queue_id=0, commit_offset=5))
     heart.broker.offsets.save(heart.now_ms)
     heart.ask(DeleteTopicInBroker(topic="D"))
-    shutil.copytree(heart.root, heart.root.parent / "killed")
+    heart.image("killed")
     after = make("killed")
     after.create_topic("D", 1)
     for body in (b"1", b"2"):

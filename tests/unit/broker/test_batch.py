@@ -260,12 +260,12 @@ def transcript(
 
 @pytest.mark.core
 @pytest.mark.parametrize("seed", range(6))
-def test_lane_and_handler_store_the_same_batches(seed: int, tmp_path: Path) -> None:
+def test_lane_and_handler_store_the_same_batches(seed: int, in_memory: Path) -> None:
     """Sound, odd and broken batches: replies, log and key index are equal with the lane and without it."""
     assert core.COMPILED, core.WHY_PLAIN
     crc = seed % 2 == 0
-    with_lane = transcript(tmp_path / "with", seed, lane=True, crc=crc)
-    without = transcript(tmp_path / "without", seed, lane=False, crc=crc)
+    with_lane = transcript(in_memory / "with", seed, lane=True, crc=crc)
+    without = transcript(in_memory / "without", seed, lane=False, crc=crc)
     assert with_lane[0].keys() == without[0].keys()
     for opaque, reply in without[0].items():
         assert with_lane[0][opaque] == reply, f"seed {seed} opaque {opaque}"

@@ -9,6 +9,7 @@ from hotfire.broker.handlers import clients as clients_handler
 from hotfire.broker.handlers.clients import GROUPS_PER_HEARTBEAT_MAX
 from hotfire.model import ConsumerData, Heartbeat, ProducerData, SubscriptionGroup, TopicConfig
 from hotfire.protocol.bodies import ClientConfig, ConsumerList, decode_body, encode_body
+from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.requests import (
     CheckClientConfig,
@@ -393,15 +394,20 @@ def test_a_group_that_may_not_be_made_has_no_members(make: Make) -> None:
 
 
 def test_subscriptions_are_checked_beforehand(heart: Harness) -> None:
-    """Tags are served; another kind is refused as the reference does without its property filter."""
+    """Tags and conditions are served; a wrong condition is told its place, other kinds are refused."""
     wanted = {
         "TAG": ClientConfig("c", "CG", EVERYTHING),
         "SQL92": ClientConfig("c", "CG", dataclasses.replace(EVERYTHING, kind="SQL92", expression="a > 1")),
+        "wrong": ClientConfig("c", "CG", dataclasses.replace(EVERYTHING, kind="SQL92", expression="a >")),
+        "XPATH": ClientConfig("c", "CG", dataclasses.replace(EVERYTHING, kind="XPATH", expression="//a")),
         "nothing": ClientConfig("c", "CG"),
     }
     replies = {name: heart.ask(CheckClientConfig(body=encode_body(c))) for name, c in wanted.items()}
+    assert "column 4, at the end" in (replies["wrong"].remark or "")
+    assert replies.pop("wrong").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert {name: (reply.code, reply.remark) for name, reply in replies.items()} == {
         "TAG": (0, None),
-        "SQL92": (1, "The broker does not support consumer to filter message by SQL92"),
+        "SQL92": (0, None),
+        "XPATH": (1, "The broker does not support consumer to filter message by XPATH"),
         "nothing": (0, None),
     }

@@ -15,7 +15,7 @@ from tests.unit.broker.harness import FOUND, RETRY, next_offset
 pytestmark = pytest.mark.core
 
 MODES = ("clean", "unclean", "clean, derived deleted", "unclean, derived deleted")
-FLIPS_EACH, FLIPS_EACH_LONG = 20, 500
+FLIPS_EACH, FLIPS_EACH_LONG = 8, 500
 
 
 @pytest.fixture(scope="module")

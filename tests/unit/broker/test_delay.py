@@ -1,8 +1,6 @@
 """Delayed messages: parked by level, delivered in order when due, never before, whatever happens."""
 
 import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ from hotfire import core
 from hotfire.broker import schedule
 from hotfire.broker.config import FlushDiskType
 from hotfire.errors import StoreFull
+from hotfire.model import CHECK_MAX_TIME_TOPIC, HALF_OP_TOPIC
 from hotfire.protocol.record import Host, Record, encode_properties, parse_properties
 from hotfire.protocol.requests import SendReply
 from hotfire.store.config import DELAY_LEVELS, delays_ms
@@ -58,8 +57,7 @@ def crash(heart: Harness, make: Make, name: str, **settings: Any) -> Harness:
     """A broker over a copy of the files as they are now: what a kill leaves."""
     heart.broker.schedule._table.settle()
     heart.store._flushing.settle(heart.now_ms, wait=True)
-    shutil.copytree(heart.root, heart.root.parent / name)
-    (heart.root.parent / name / "lock").unlink(missing_ok=True)
+    heart.image(name)
     return make(name, now_ms=heart.now_ms, **settings)
 
 
@@ -240,7 +238,13 @@ def test_a_full_disk_holds_them_back_and_loses_none(heart: Harness, monkeypatch:
     assert delivered(heart) == [b"body"]
 
 
-@pytest.mark.parametrize("real", [{"REAL_TOPIC": "../x"}, {"REAL_QID": "-1"}, {"REAL_TOPIC": PARKED}, {}])
+@pytest.mark.parametrize(
+    "real",
+    [
+        {"REAL_TOPIC": "../x"}, {"REAL_QID": "-1"}, {"REAL_TOPIC": PARKED}, {"REAL_TOPIC": HALF_OP_TOPIC},
+        {"REAL_TOPIC": CHECK_MAX_TIME_TOPIC}, {},
+    ],
+)  # fmt: skip
 def test_one_that_does_not_say_where_it_belongs_is_no_obstacle(heart: Harness, real: dict[str, str]) -> None:
     """A damaged parked record is passed over and said; those behind it come."""
     host = Host.parse("127.0.0.1", 1)
@@ -334,7 +338,7 @@ def test_progress_never_runs_ahead_of_the_disk(make: Make) -> None:
     assert heart.broker.schedule.progress()[1] == (0, 1)
 
 
-def test_progress_of_another_broker_is_taken_over(make: Make, tmp_path: Path) -> None:
+def test_progress_of_another_broker_is_taken_over(make: Make) -> None:
     """A table as Apache writes it, with or without a version; positions outside the queue are corrected."""
     heart = make()
     heart.create_topic("T")

@@ -132,11 +132,11 @@ def chunks(rng: random.Random, commands: list[Command], first_opaque: int) -> It
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_lane_and_handlers_answer_and_store_alike(seed: int, tmp_path: Path) -> None:
+def test_lane_and_handlers_answer_and_store_alike(seed: int, in_memory: Path) -> None:
     """Any mix of sound, odd and broken requests in any chunks: replies, log and offsets are equal."""
     assert core.COMPILED, core.WHY_PLAIN
-    with_lane, stored_with, offsets_with = transcript(tmp_path / "with", seed, lane=True)
-    without, stored_without, offsets_without = transcript(tmp_path / "without", seed, lane=False)
+    with_lane, stored_with, offsets_with = transcript(in_memory / "with", seed, lane=True)
+    without, stored_without, offsets_without = transcript(in_memory / "without", seed, lane=False)
     assert with_lane.keys() == without.keys()
     for opaque in sorted(without):
         assert with_lane[opaque] == without[opaque], f"seed {seed} opaque {opaque}"
@@ -144,9 +144,9 @@ def test_lane_and_handlers_answer_and_store_alike(seed: int, tmp_path: Path) -> 
     assert offsets_with == offsets_without
 
 
-def test_grants_are_bounded(tmp_path: Path) -> None:
+def test_grants_are_bounded(in_memory: Path) -> None:
     """However many groups and expressions come, the lane's table does not grow without end."""
-    heart = Harness(tmp_path / "store")
+    heart = Harness(in_memory / "store")
     fast = FastLane(heart.config, heart.store, STORE_HOST, b"")
     for number in range(GRANTS_MAX + 10):
         fast.grant(f"g{number}", "T", expression="*", version=1, codes=None, group_flag=0)
@@ -158,9 +158,9 @@ def test_grants_are_bounded(tmp_path: Path) -> None:
     heart.close()
 
 
-def test_lane_is_switched_off_by_setting(tmp_path: Path) -> None:
+def test_lane_is_switched_off_by_setting(in_memory: Path) -> None:
     """fastLaneEnable=false: every request takes the handlers' road."""
-    heart = Harness(tmp_path / "store", fast_lane_enable=False)
+    heart = Harness(in_memory / "store", fast_lane_enable=False)
     heart.broker.fast.topic_changed(TopicConfig("T"))
     assert heart.broker.fast.lane is None
     assert heart.send().code == 0

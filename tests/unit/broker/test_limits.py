@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from hotfire.broker import cold
 from hotfire.broker.fastlane import GRANT_CODES_MAX, GRANT_EXPRESSION_CHARACTERS_MAX
-from hotfire.broker.handlers.pull import EXPRESSION_CHARACTERS_MAX, HOLD_MS_MAX, TAGS_MAX
+from hotfire.broker.handlers.pull import HOLD_MS_MAX
+from hotfire.broker.handlers.wanted import EXPRESSION_CHARACTERS_MAX, TAGS_MAX
 from tests.unit.broker.conftest import LANE, Make
 from tests.unit.broker.harness import (
     FOUND,
     NOT_FOUND,
-    RETRY,
     SUBSCRIPTION,
     SUSPEND,
     Harness,
@@ -71,61 +70,6 @@ def test_nobody_waits_for_ever(heart: Harness, asked_ms: int) -> None:
     assert heart.connection.take() == []
     heart.pass_time(1)
     assert codes(heart.connection.take()) == [NOT_FOUND]
-
-
-# --- cold reads ---
-
-
-@pytest.fixture
-def frozen(heart: Harness, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    """A message in each queue, and nothing in memory."""
-    for queue_id in range(4):
-        heart.send(queue_id=queue_id)
-    read = heart.store.read
-
-    def from_disk(*args: Any, **kwargs: Any) -> Any:
-        return dataclasses.replace(read(*args, **kwargs), data=None)
-
-    monkeypatch.setattr(heart.store, "read", from_disk)
-    heart.broker.fast.lane = None
-    return heart
-
-
-def test_cold_reads_of_one_connection_stand_in_line(frozen: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many reads in flight, so many in line, the rest sent away with the offset they came with."""
-    monkeypatch.setattr(cold, "READS_PER_CONNECTION_MAX", 2)
-    monkeypatch.setattr(cold, "LINE_PER_CONNECTION_MAX", 5)
-    greedy, modest = frozen.connect(50_100), frozen.connect(50_101)
-    opaques = frozen.receive(*[pull_request(queue_id=number % 4) for number in range(10)], to=greedy)
-    assert frozen.store._reading._reader.queued == 2
-    refused = greedy.take()
-    assert [(reply.opaque, reply.code, next_offset(reply)) for reply in refused] == [
-        (opaque, RETRY, 0) for opaque in opaques[7:]
-    ]
-    frozen.receive(pull_request(), to=modest)
-    frozen.settle()
-    assert codes(modest.take()) == [FOUND]
-    replies = greedy.take()
-    assert sorted(reply.opaque for reply in replies) == opaques[:7]
-    assert set(codes(replies)) == {FOUND}
-    assert not frozen.broker.cold._reading
-    assert not frozen.broker.cold._line
-
-
-def test_who_left_loses_his_place_in_line(frozen: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection closes: its reads in flight end in nothing, those in line are never made."""
-    monkeypatch.setattr(cold, "READS_PER_CONNECTION_MAX", 1)
-    gone = frozen.connect(50_100)
-    frozen.receive(*[pull_request() for _ in range(20)], to=gone)
-    made: list[object] = []
-    fetch = frozen.store.fetch_beside
-    monkeypatch.setattr(frozen.store, "fetch_beside", lambda *args: (made.append(args), fetch(*args)))
-    frozen.disconnect(gone)
-    frozen.settle()
-    assert made == []
-    assert gone.take() == []
-    assert not frozen.broker.cold._reading
-    assert not frozen.broker.cold._line
 
 
 # --- filters ---

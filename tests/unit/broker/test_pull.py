@@ -11,7 +11,7 @@ from hotfire.model import SubscriptionGroup
 from hotfire.protocol.command import Command
 from hotfire.protocol.record import iter_records, java_hash
 from hotfire.protocol.requests import LitePullMessage, PullReply
-from tests.unit.broker.conftest import LANE, Make, sync_for_real
+from tests.unit.broker.conftest import LANE, Make
 from tests.unit.broker.harness import (
     COMMIT,
     FOUND,
@@ -20,7 +20,6 @@ from tests.unit.broker.harness import (
     RETRY,
     SUBSCRIPTION,
     SUSPEND,
-    FakeConnection,
     Harness,
     bodies,
     next_offset,
@@ -218,7 +217,7 @@ def test_heartbeat_says_what_a_group_wants(heart: Harness) -> None:
         ({"topic": "Closed"}, 16, "Closed"),
         ({"group": "Shut"}, 16, "Shut"),
         ({"group": "two words"}, 29, "two words"),
-        ({"expression_type": "SQL92", "expression": "a > 1"}, 1, "SQL92"),
+        ({"expression_type": "XPATH", "expression": "//a"}, 1, "XPATH"),
     ],
 )
 def test_pulls_that_are_refused(heart: Harness, fields: dict[str, Any], code: int, words: str) -> None:
@@ -314,13 +313,13 @@ def test_far_behind_a_group_is_sent_where_it_says(make: Make) -> None:
 
 
 def test_filter_kinds_not_served_are_refused_whoever_names_them(heart: Harness) -> None:
-    """A group whose heartbeat subscribes by SQL92 is told so; it is not left with an empty topic."""
+    """A group whose heartbeat subscribes by another kind is told so; it is not left with an empty topic."""
     fill(heart, 2)
-    heart.beat("c", "CG", replace(tagged("T", "a > 1"), kind="SQL92"))
+    heart.beat("c", "CG", replace(tagged("T", "//a"), kind="XPATH"))
     heart.connection.take()
     reply = heart.pull(flag=0, expression=None, expression_type=None)
     assert (reply.code, reply.body) == (1, b"")
-    assert "SQL92" in (reply.remark or "")
+    assert "XPATH" in (reply.remark or "")
 
 
 # --- the lane's grants ---
@@ -429,59 +428,3 @@ def test_lite_pull_is_a_pull(heart: Harness) -> None:
     heart.receive(LitePullMessage(**suspended), to=held)
     heart.send()
     assert bodies(held.take_one()) == [b"body"]
-
-
-# --- cold data ---
-
-
-def make_cold(heart: Harness) -> None:
-    """Push the log out of the page cache, as time and other programs would."""
-    for fd in heart.store._log.segments.values():
-        sync_for_real(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def pull_cold(heart: Harness, to: FakeConnection) -> None:
-    """A pull that met the log cold. Now and then the kernel keeps or fetches pages on its own: ask again."""
-    for _ in range(50):
-        make_cold(heart)
-        heart.receive(pull_request(), to=to)
-        if not to.take():
-            return
-    raise AssertionError("answered from the disk inside the loop, every time")
-
-
-def test_cold_messages_are_fetched_beside_the_loop(heart: Harness) -> None:
-    """What is not in memory is not waited for: others are served first, then the cold pull is answered."""
-    sent = fill(heart, 20, body_size=4000)
-    cold = heart.connect(50_100)
-    pull_cold(heart, cold)
-    heart.receive(Command(9999), to=cold)
-    assert cold.take_one().code == 3
-    heart.settle()
-    reply = cold.take_one()
-    assert (reply.code, bodies(reply), next_offset(reply)) == (FOUND, sent, 20)
-    make_cold(heart)
-    assert bodies(heart.pull()) == sent, "the lane met it cold"
-
-
-def test_cold_read_that_fails_says_where(heart: Harness) -> None:
-    """An unreadable log is an answer with the offset in it, not a silent gap and not a hang."""
-    fill(heart, 20, body_size=4000)
-    make_cold(heart)
-    os.truncate(heart.root / "commitlog" / f"{0:020d}", 0)
-    reply = heart.pull()
-    assert (reply.code, reply.body) == (1, b"")
-    assert "offset 0" in (reply.remark or ""), reply.remark
-    assert heart.pull(offset=20).code == NOT_FOUND, "the broker goes on"
-
-
-def test_cold_pull_of_a_closed_connection_is_forgotten(heart: Harness) -> None:
-    """The peer went while the disk was read: nobody is written to, nothing breaks."""
-    fill(heart, 20, body_size=4000)
-    cold = heart.connect(50_100)
-    pull_cold(heart, cold)
-    heart.disconnect(cold)
-    heart.settle()
-    assert cold.take() == []
-    assert heart.pull().code == FOUND

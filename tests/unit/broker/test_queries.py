@@ -115,7 +115,7 @@ def test_an_answer_no_client_takes_is_said_and_others_go_on(
 
     monkeypatch.setitem(HANDLERS, GetBrokerRuntimeInfo, huge)
     first, second = heart.receive(GetBrokerRuntimeInfo(), ViewMessageById(offset=0))
-    done, _ = futures.wait([future for _, future in heart.store.queries._asked], timeout=10)
+    done, _ = futures.wait([question.answer for question in heart.store.queries._asked], timeout=10)
     assert len(done) == 2
     heart.ring()
     replies = {reply.opaque: reply for reply in heart.connection.take()}
@@ -270,6 +270,38 @@ def test_a_hundred_questions_under_way_hold_nobody_up(heart: Harness) -> None:
         heart.ring()
         answered += asker.take()
     assert {reply.code for reply in answered} == {0}
+
+
+@pytest.mark.parametrize("asked", [1, 300])
+def test_the_brokers_own_work_stands_in_no_line_with_clients(heart: Harness, asked: int) -> None:
+    """However many slow questions of clients wait, a timer's slot is read, and its message comes on time."""
+    first = send(heart, b"first", KEYS="a")
+    view = ViewMessageById(offset=int(first.msg_id[-16:], 16))
+    asker, disk_answers = heart.connect(50_200), threading.Event()
+    heart.store.queries.disk.aside(disk_answers.wait, rests=False)
+    heart.receive(*[view] * asked, to=asker)
+    try:
+        heart.receive(send_request(body=b"timed", named={"TIMER_DELAY_MS": "5000"}))
+        heart.settle()
+        assert heart.connection.take_one().code == 0
+        waiting = heart.store.queries.waiting
+        assert waiting == asked
+        for _ in range(100):
+            heart.now_ms += 50
+            heart.tick()
+            heart.settle()
+            while heart.store.queries.waiting > waiting:
+                heart.ring()
+                heart.settle()
+        heart.receive(pull_request(topic="T", queue_id=0, queue_offset=1))
+        reply = heart.connection.take_one()
+        assert bodies(reply) == [b"timed"]
+        assert asker.take() == []
+    finally:
+        disk_answers.set()
+    while heart.store.queries.waiting:
+        heart.ring()
+    assert [reply.code for reply in asker.take()] == [0] * asked
 
 
 # --- limits ---

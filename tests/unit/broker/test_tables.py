@@ -3,14 +3,16 @@
 import errno
 import json
 import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotfire.errors import StoreCorrupt
-from hotfire.model import SubscriptionGroup, TopicConfig
+from hotfire.model import Subscription, SubscriptionGroup, TopicConfig
 from hotfire.protocol.bodies import KVTable, decode_body
-from hotfire.protocol.requests import GetBrokerRuntimeInfo, UpdateAndCreateTopic
+from hotfire.protocol.requests import GetBrokerRuntimeInfo, GetTimerMetrics, UpdateAndCreateTopic
 from tests.unit.broker.conftest import Make
 from tests.unit.broker.harness import NOT_FOUND, Harness, bodies, tagged
 
@@ -88,6 +90,8 @@ def test_system_topics_exist_from_the_first_start(make: Make) -> None:
         "OFFSET_MOVED_EVENT": (1, 6),
         "SCHEDULE_TOPIC_XXXX": (18, 6),
         "C1_REPLY_TOPIC": (1, 6),
+        "RMQ_SYS_TRANS_HALF_TOPIC": (1, 6),
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": (1, 6),
         "rmq_sys_wheel_timer": (1, 6),
     }
 
@@ -129,11 +133,11 @@ def test_topics_that_cannot_be(heart: Harness, fields: dict[str, Any], words: st
 
 def test_number_of_topics_is_bounded(make: Make) -> None:
     """topicsMax reached: no new topic by an administrator, a send or a heartbeat; the old ones may change."""
-    heart = make(topics_max=11)
+    heart = make(topics_max=13)
     heart.create_topic("T")
-    heart.create_topic("U")  # and the 9 of the system
+    heart.create_topic("U")  # and the 11 of the system
     reply = heart.ask(create(topic="V"))
-    assert (reply.code, reply.remark) == (29, "topic[V] would be number 12, topicsMax is 11")
+    assert (reply.code, reply.remark) == (29, "topic[V] would be number 14, topicsMax is 13")
     assert heart.send(topic="Auto").code == 29
     assert heart.beat("c", "CG").code == 29, "its retry topic has no place"
     assert heart.ask(create(topic="U", read_queue_nums=2)).code == 0
@@ -143,10 +147,10 @@ def test_number_of_topics_is_bounded(make: Make) -> None:
 
 def test_number_of_queues_is_bounded(make: Make) -> None:
     """queuesMax counts the queues of all topics: what would pass it is refused, fewer is always possible."""
-    heart = make(queues_max=1201)  # the system's topics have 1071
+    heart = make(queues_max=1203)  # the system's topics have 1073
     heart.create_topic("T", 100)
     reply = heart.ask(create(topic="U", read_queue_nums=31, write_queue_nums=8))
-    assert (reply.code, reply.remark) == (29, "topic[U] would make 1202 queues, queuesMax is 1201")
+    assert (reply.code, reply.remark) == (29, "topic[U] would make 1204 queues, queuesMax is 1203")
     assert heart.ask(create(topic="U", read_queue_nums=30, write_queue_nums=8)).code == 0
     assert heart.ask(create(topic="T", read_queue_nums=101, write_queue_nums=1)).code == 29
     assert heart.ask(create(topic="T", read_queue_nums=50, write_queue_nums=50)).code == 0
@@ -286,3 +290,55 @@ def test_runtime_info_counts_what_was_stored(heart: Harness) -> None:
     assert table["dispatchBehindBytes"] == "0"
     assert table["brokerActive"] == "true"
     assert table["brokerVersion"] == "513"
+
+
+# --- large ones ---
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_many_conditions_are_spelled_beside_the_loop(tmp_path: Path, dead: bool) -> None:
+    """20,000 of them, changed since the last save: the loop copies, and has done so within 5 ms."""
+    heart = Harness(tmp_path)
+    conditions = heart.broker.conditions
+    for number in range(20_000):
+        wanted = Subscription(f"T{number % 300}", f"a > {number}", "SQL92", version=1)
+        conditions.register(f"G{number}", [wanted], heart.now_ms)
+        conditions.tick(heart.now_ms)  # so many are compiled between two
+        if dead:
+            conditions.leave(f"G{number}", heart.now_ms)
+    assert len(conditions) == 20_000
+    took_ms = []
+    for round_ in range(3):
+        conditions.register("G0", [Subscription("T0", "a > 0", "SQL92", version=round_ + 2)], heart.now_ms)
+        heart.now_ms += 10_000
+        began_s = time.thread_time()
+        conditions.tick(heart.now_ms)
+        took_ms.append(1000 * (time.thread_time() - began_s))
+        assert conditions._table.settle()
+    assert min(took_ms) < 5, took_ms
+    stored = config_file(heart, "consumerFilter.json")["filterDataByTopic"]
+    heart.close()
+    assert sum(len(topic["groupFilterData"]) for topic in stored.values()) == 20_000
+
+
+def test_the_counts_of_many_topics_are_spelled_beside_the_loop(tmp_path: Path) -> None:
+    """Messages of 50,000 topics wait for their time: neither the table nor the answer holds the loop."""
+    heart = Harness(tmp_path)
+    metrics = heart.broker.timers.metrics
+    for number in range(50_000):
+        metrics.count(f"T{number}", 1, heart.now_ms)
+    took_ms: dict[str, list[float]] = {"save": [], "answer": []}
+    for _ in range(3):
+        began_s = time.thread_time()
+        metrics.save_beside(heart.now_ms)
+        took_ms["save"].append(1000 * (time.thread_time() - began_s))
+        metrics._table.settle()
+        began_s = time.thread_time()
+        heart.receive(GetTimerMetrics())
+        took_ms["answer"].append(1000 * (time.thread_time() - began_s))
+        while heart.store.queries.waiting:
+            heart.ring()
+        assert len(json.loads(heart.connection.take_one().body)["timingCount"]) == 50_000
+    heart.close()
+    assert max(min(took) for took in took_ms.values()) < 5, took_ms
+    assert len(config_file(heart, "timermetrics")["timingCount"]) == 50_000

@@ -1,10 +1,13 @@
 """One message that a thousand groups wait for: all get it, and no pass of the loop is spent on them alone."""
 
+from typing import Any
+
 import pytest
 
 from hotfire.broker import waking
 from hotfire.broker.waking import ANSWERS_PER_PASS_MAX
 from hotfire.protocol.command import Command
+from tests.unit.broker.conftest import Make
 from tests.unit.broker.harness import (
     FOUND,
     NOT_FOUND,
@@ -127,3 +130,48 @@ def test_a_filter_looks_at_a_long_queue_in_parts(heart: Harness, monkeypatch: py
     heart.send(named={"TAGS": "wanted"}, body=b"this")
     reply = connection.take_one()
     assert (reply.code, bodies(reply), next_offset(reply)) == (FOUND, [b"this"], 3001)
+
+
+HARD = " or ".join(f"a{number} = 'x'" for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, {"expression": HARD, "expression_type": "SQL92"}),
+        ({"enable_consume_queue_ext": True}, {"expression": "wanted"}),
+    ],
+    ids=["condition", "extension"],
+)
+def test_long_looks_are_few_in_a_pass(make: Make, settings: dict[str, Any], wanted: dict[str, str]) -> None:
+    """Filters that let nothing through send nothing, and take their time all the same: one in each pass."""
+    heart = make(**settings)
+    heart.create_topic("T", queues=1)
+    connection = heart.connect(50_100)
+    for number in range(6):
+        heart.receive(pull_request(flag=HOLD, group=f"G{number}", **wanted), to=connection)
+    pulls = list(heart.broker.parked.on_queue(heart.store.queue("T", 0)))
+    assert len(pulls) == 6
+    for _ in range(8):
+        heart.receive(*(send_request(named={"TAGS": "other"}) for _ in range(100)))
+    heart.broker.turn(heart.now_ms)
+    looked: list[int] = []
+    while heart.store.journal.busy or heart.broker.wants_turn:
+        before = [pull.scanned for pull in pulls]
+        heart.broker.turn(heart.now_ms) if heart.broker.wants_turn else heart.ring()
+        looked.append(sum(pull.scanned > old for pull, old in zip(pulls, before, strict=True)))
+    assert max(looked) == 1
+    assert {pull.scanned for pull in pulls} == {800}
+    assert connection.take() == []
+
+
+def test_what_a_look_passed_over_is_not_looked_at_again(make: Make) -> None:
+    """The one message that passes comes behind many that do not: each is held against the condition once."""
+    heart = make()
+    heart.create_topic("T", queues=1)
+    connection = heart.connect(50_100)
+    heart.receive(pull_request(flag=HOLD, expression="a = 1", expression_type="SQL92"), to=connection)
+    heart.receive(*(send_request(named={"a": str(int(number == 99))}) for number in range(100)))
+    heart.settle()
+    assert next_offset(connection.take_one()) == 100
+    assert heart.store.evaluated <= 101

@@ -3,6 +3,7 @@
 import pytest
 
 from hotfire.testing.blocking import BlockingCluster
+from hotfire.testing.cluster import Cluster
 from tests.unit.cli.shell import Shell
 
 FIRST, OTHER = "broker-0:0", "broker-1:0"
@@ -38,6 +39,23 @@ def test_lag_is_what_is_left_to_read(terminal: Shell, billing: tuple[str, str]) 
     assert f"{found['lag']} messages behind" in printed
 
 
+def test_lag_and_offsets_tell_the_same(terminal: Shell, billing: tuple[str, str]) -> None:
+    """A queue of which nothing is committed shows that in both, and what its lag counts from."""
+    group, topic = billing
+    terminal.send(topic, "f", queue=OTHER)
+    for offset in (None, 0):
+        if offset is not None:
+            terminal.run("offset", "set", group, topic, "--queue", OTHER, "--offset", str(offset))
+        for words in (("group", "lag", group, "--topic", topic), ("offset", "show", group, topic)):
+            rows = {row["queue"]: row for row in terminal.json(*words)["queues"]}
+            assert {name: (row["committed"], row["lag"]) for name, row in rows.items()} == {
+                FIRST: (2, 2),
+                OTHER: (offset, 2),
+            }, words
+            note = "committed -: nothing yet, and the lag counts from offset 0"
+            assert (note in terminal.run(*words).splitlines()) == (offset is None)
+
+
 def test_retries_nobody_has_read_are_behind_too(
     cluster: BlockingCluster, terminal: Shell, billing: tuple[str, str]
 ) -> None:
@@ -49,7 +67,7 @@ def test_retries_nobody_has_read_are_behind_too(
     terminal.send(retries, "again", "and again")
     found = terminal.json("group", "lag", group)
     rows = {(row["topic"], row["queue"]): row for row in found["queues"]}
-    assert (rows[retries, FIRST]["committed"], rows[retries, FIRST]["end"]) == (0, 2)
+    assert (rows[retries, FIRST]["committed"], rows[retries, FIRST]["end"]) == (None, 2)
     assert found["lag"] == sum(row["lag"] for row in found["queues"]) == 4
     shown = terminal.json("group", "show", group)
     assert {"topic": retries, "lag": 2} in shown["topics"]
@@ -94,6 +112,19 @@ def test_a_shift_needs_a_place_to_count_from(cluster: BlockingCluster, terminal:
     assert "has committed nothing of topic fresh" in error
     assert "earliest, latest or a time" in error
     assert "has committed nothing" in terminal.run("offset", "show", "newcomers", "fresh")
+
+
+def test_where_there_is_nothing_to_list_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a new cluster lists are empty, exit 0, and a word on stderr says so and what makes one."""
+    with Cluster() as fresh:
+        shell = Shell(fresh.namesrv, capsys)
+        assert shell.call("group", "list") == (
+            0, "", "no group yet: a first consumer makes one, or `hotfire group create`\n"
+        )  # fmt: skip
+        assert shell.call("topic", "list") == (
+            0, "", "no topic yet: a first message makes one, or `hotfire topic create`\n"
+        )  # fmt: skip
+        assert shell.json("group", "list") == []
 
 
 def test_groups_are_listed_shown_and_deleted(terminal: Shell, billing: tuple[str, str]) -> None:

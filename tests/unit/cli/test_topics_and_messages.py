@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hotfire.cli.options.places import Place, reset_place, start_place, time_ms
+from hotfire.places import Place, reset_place, start_place, time_ms
 from hotfire.testing.blocking import BlockingCluster
 from tests.unit.cli.shell import Shell
 
@@ -85,6 +85,19 @@ def test_tail_as_a_group_commits_what_it_printed(cluster: BlockingCluster, termi
     assert terminal.run("tail", "shared", "--group", "readers", "--count", "1").split()[-1] == "c"
 
 
+def test_tail_by_a_condition(cluster: BlockingCluster, terminal: Shell) -> None:
+    """--sql, with a group and without; a wrong one is refused with the place of its mistake."""
+    cluster.create_topic("priced", queues=1)
+    for price in ("5", "15", "25"):
+        terminal.run(
+            "send", "priced", price, "--property", f"price={price}", "--quiet", "--queue", "broker-0:0"
+        )
+    assert bodies(terminal, "priced", "--from", "earliest", "--sql", "price > 10") == ["15", "25"]
+    read = ["tail", "priced", "--group", "cheap", "--from", "earliest", "--count", "1", "--sql", "price < 10"]
+    assert terminal.run(*read).split()[-1] == "5"
+    assert "column 8, at the end" in terminal.refused("tail", "priced", "--sql", "price >")
+
+
 def test_topic_stats_count_what_is_there(cluster: BlockingCluster, terminal: Shell) -> None:
     """Each queue with its ends, and a total."""
     cluster.create_topic("counted", queues=2)
@@ -107,6 +120,26 @@ def test_a_topic_is_made_where_it_was_wanted(terminal: Shell) -> None:
     assert "no broker broker-9; it has broker-0, broker-1" in terminal.refused(
         "topic", "create", "placed", "--brokers", "broker-9"
     )
+
+
+def test_a_topic_grows_at_a_word_and_shrinks_only_on_purpose(
+    cluster: BlockingCluster, terminal: Shell
+) -> None:
+    """Queues that hold messages do not get out of sight by mistake; to grow is told, and so is to shrink."""
+    create = ("topic", "create", "resized", "--brokers", "broker-0")
+    assert "grew" not in terminal.run(*create, "--queues", "2")
+    assert "grew" not in terminal.run(*create, "--queues", "2")
+    assert "topic resized grew from 2 to 4 queues on broker-0" in terminal.run(*create, "--queues", "4")
+    terminal.send("resized", "a", queue="broker-0:0")
+    terminal.send("resized", "b", "c", queue="broker-0:3")
+    error = terminal.refused(*create, "--queues", "3")
+    assert "topic resized has 4 queues on broker-0: with 3, 2 messages could no longer be read" in error
+    assert "give --queues 4 or more, or add --shrink" in error
+    assert terminal.json("topic", "stats", "resized")["messages"] == 3
+    made = terminal.json("topic", "create", "resized", "--brokers", "broker-1", "--queues", "2")
+    assert made["brokers"][0]["before"] is None, "on another broker it is new"
+    assert "shrank from 4 to 3 queues on broker-0" in terminal.run(*create, "--queues", "3", "--shrink")
+    assert terminal.json("topic", "stats", "resized")["messages"] == 1
 
 
 def test_a_topic_is_deleted_only_on_purpose(cluster: BlockingCluster, terminal: Shell) -> None:

@@ -1,12 +1,16 @@
 """What administrators learn of a consumer through its brokers, and what they may have it do."""
 
+import asyncio
+import threading
+
 import pytest
 
-from hotfire import Message, MessageQueue, Producer
+from hotfire import Message, MessageQueue, Producer, QueueReader
+from hotfire.client.admin import Admin
 from hotfire.client.consumer import Consumer
 from hotfire.client.consumersettings import ConsumeFrom
 from hotfire.client.consumestats import ConsumeStats
-from hotfire.errors import ConfigError
+from hotfire.errors import ConfigError, SystemFailed
 from hotfire.model import ReceivedMessage
 from hotfire.protocol.bodies import decode_body
 from hotfire.protocol.requests import ConsumeMessageDirectly, GetConsumerRunningInfo
@@ -116,5 +120,57 @@ def test_a_condition_the_broker_cannot_serve_fails_the_start() -> None:
         assert "g" not in program.broker.clients.consumers
         with pytest.raises(ConfigError, match="empty"):
             consumer.subscribe("T", Seen(), sql=" ")
+        with pytest.raises(
+            ConfigError, match=r"topic T: .*'price >' is wrong: column 8, at the end: a property"
+        ):
+            consumer.subscribe("T", Seen(), sql="price >")
+
+    run(scenario, enable_property_filter=False)
+
+
+def test_stacks_tell_what_a_listener_waits_for() -> None:
+    """By thread name for a plain function, coroutine by coroutine for others; by way of Admin."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("T", queues=1)
+        await cluster.create_topic("U", queues=1)
+        may_end, began, ended = threading.Event(), asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def deep_within() -> None:
+            began.set()
+            await ended.wait()
+
+        async def waits(message: ReceivedMessage) -> None:
+            await deep_within()
+
+        in_thread = asyncio.Event()
+
+        def blocks(message: ReceivedMessage) -> None:
+            loop.call_soon_threadsafe(in_thread.set)
+            may_end.wait()
+
+        consumer = Consumer(cluster.namesrv, group="g", consume_from=ConsumeFrom.FIRST)
+        consumer.subscribe("T", waits)
+        consumer.subscribe("U", blocks)
+        async with consumer, Producer(cluster.namesrv) as producer, Admin(cluster.namesrv) as admin:
+            sent = await producer.send(Message("T", b"x"))
+            await producer.send(Message("U", b"x"))
+            await began.wait()
+            await in_thread.wait()
+            client_id = consumer._running.instance.client_id
+            told = (await admin.running_info("g", client_id, stacks=True)).stacks or ""
+            assert (await admin.running_info("g", client_id)).stacks is None
+            may_end.set()
+            ended.set()
+            assert "deep_within" in told
+            assert "thread hotfire-g-1" in told
+            assert "in blocks" in told
+            with pytest.raises(SystemFailed, match="not online"):
+                await admin.running_info("g", "nobody")
+            async with QueueReader(cluster.namesrv) as reader:
+                message = await reader.message_by_id(sent.offset_message_id)
+            assert message is not None
+            assert (await admin.consume_directly("g", client_id, message)).result == "CR_SUCCESS"
 
     run(scenario)

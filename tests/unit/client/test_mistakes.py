@@ -78,7 +78,9 @@ def test_a_tag_that_no_subscription_can_name_does_not_leave(tag: str) -> None:
         ("WAIT", "set Message.wait_stored"),
         ("UNIQ_KEY", "choose another name"),
         ("TRAN_MSG", "choose another name"),
-        ("TIMER_DELIVER_MS", "choose another name"),
+        ("TIMER_DELIVER_MS", "set Message.deliver_at"),
+        ("TIMER_DELAY_MS", "set Message.delay_ms"),
+        ("TIMER_OUT_MS", "choose another name"),
         ("CLUSTER", "choose another name"),
     ],
 )
@@ -421,6 +423,8 @@ def test_the_client_without_a_loop_has_all_the_other_has(name: str) -> None:
         "rebalance",
         "asked",
         "run_blocking",
+        "begin",
+        "finish",
     }
     for method, function in inspect.getmembers(theirs, inspect.isfunction):
         if method.startswith("_") or method in inner:

@@ -144,6 +144,8 @@ def test_messages_by_id_and_by_key(tmp_path: Path) -> None:
             assert await reader.message_by_id(nowhere) is None
             with pytest.raises(ConfigError, match="message id"):
                 await reader.message_by_id("0A")
+            with pytest.raises(ConfigError, match="is a producer's, not of a place"):
+                await reader.message_by_id(sent.message_id)
 
     run(tmp_path, scenario)
 

@@ -21,7 +21,7 @@ def test_what_an_entry_holds_is_asked_for_in_order(twin: ModuleType, tmp_path: P
     log = Log(twin, tmp_path / "log", segments=2)
     asked: list[tuple[int, int]] = []
 
-    def extend(tags: int, timestamp: int) -> int:
+    def extend(tags: int, timestamp: int, physical: int, size: int) -> int:
         asked.append((tags, timestamp))
         return -(1 << 63) + len(asked)
 
@@ -48,7 +48,7 @@ def test_an_entry_waits_until_it_is_told_what_to_hold(twin: ModuleType, tmp_path
     log.append(100, 0, 7)
     end = log.flush()
 
-    def refuse(tags: int, timestamp: int) -> int:
+    def refuse(tags: int, timestamp: int, physical: int, size: int) -> int:
         raise OSError(28, "full")
 
     queue.extend = refuse
@@ -56,7 +56,7 @@ def test_an_entry_waits_until_it_is_told_what_to_hold(twin: ModuleType, tmp_path
         with pytest.raises(OSError, match="full"):
             log.journal.derive(end)
     assert queue.max == 0
-    queue.extend = lambda tags, timestamp: tags - 100
+    queue.extend = lambda tags, timestamp, physical, size: tags - 100
     log.journal.derive(end)
     assert (queue.max, queue.entry(0)[2]) == (1, -93)
     log.close()

@@ -42,7 +42,7 @@ def looker(fd: int, data: bytes, summed_from: int = NEVER) -> Looker:
     os.ftruncate(fd, 0)
     os.pwrite(fd, data, 0)
     log: Any = SimpleNamespace(segment_of=lambda _: 0, segment_bytes=1 << 20)
-    return Looker(Disk("/"), log, {0: fd}, len(data), summed_from)
+    return Looker(Disk("/"), log, {0: fd}, len(data), summed_from, ())
 
 
 def agreed(look: Looker, topic: str, key: str) -> bytes | None:

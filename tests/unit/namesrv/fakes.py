@@ -38,6 +38,10 @@ class FakeConnection:
     def is_clogged(self) -> bool:
         return False
 
+    @property
+    def is_flooded(self) -> bool:
+        return False
+
     def hold(self) -> None:
         raise AssertionError("a handler holds nobody")
 

@@ -326,6 +326,73 @@ def test_our_own_mistake_closes_one_peer(
     assert "a mistake of ours" in caplog.text
 
 
+# --- answers ---
+
+
+def test_small_answers_leave_together_and_in_order(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a peer asked in one go is answered in one write, but for what is too large to be copied."""
+    sizes: list[int] = []
+    send = ServerConnection._send
+
+    def noted(connection: ServerConnection, data: bytes) -> None:
+        sizes.append(len(data))
+        send(connection, data)
+
+    monkeypatch.setattr(ServerConnection, "_send", noted)
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (_, port), await Client.dial(port) as client:
+            await client.ask(Command(ECHO))  # the first bytes decide who reads
+            sizes.clear()
+            asked = [Command(ECHO, opaque=opaque, body=b"x") for opaque in range(30)]
+            asked[20] = dataclasses.replace(asked[20], body=bytes(connection_module.GATHERED_PART_MAX + 1))
+            await client.send(b"".join(map(encode, asked)))
+            replies = await client.receive(len(asked))
+            assert [(reply.opaque, reply.body) for reply in replies] == [
+                (command.opaque, command.body) for command in asked
+            ]
+            assert len(sizes) < len(asked) / 2
+
+    run(scenario())
+
+
+def test_answers_before_a_mistake_are_not_lost(run: Callable[[Scenario], None]) -> None:
+    """A peer that is hung up on gets the answers to what it asked before."""
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (_, port), await Client.dial(port) as client:
+            asked = [Command(ECHO, opaque=opaque) for opaque in range(5)]
+            await client.send(b"".join(map(encode, [*asked, Command(FAIL)])))
+            assert [reply.opaque for reply in await client.receive(len(asked))] == list(range(5))
+            assert await client.is_closed()
+
+    run(scenario())
+
+
+def test_answers_before_a_goodbye_are_not_lost(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heart may hang up on a peer in the middle of what it sent."""
+
+    def bye(self: EchoHeart, connection: Connection, command: Command, now_ms: int) -> Command | None:
+        if command.code == HOLD:
+            connection.close()
+            return None
+        return command.reply(0)
+
+    monkeypatch.setattr(EchoHeart, "handle", bye)
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (_, port), await Client.dial(port) as client:
+            await client.send(b"".join(map(encode, [Command(ECHO, opaque=7), Command(HOLD)])))
+            assert [reply.opaque for reply in await client.receive(1)] == [7]
+            assert await client.is_closed()
+
+    run(scenario())
+
+
 # --- memory ---
 
 
@@ -448,6 +515,188 @@ def test_notices_to_a_peer_that_does_not_read_are_bounded_too(
                 connection._transport.get_write_buffer_size()
             assert connection.closed
             await until(lambda: not server.connections)
+
+    run(scenario())
+
+
+def test_the_heart_is_told_who_has_drained(run: Callable[[Scenario], None]) -> None:
+    """Once for each time a peer was clogged, when it is no more, before what it sent meanwhile is served."""
+
+    async def scenario() -> None:
+        told: list[object] = []
+
+        class Watchful(EchoHeart):
+            def handle(self, connection: Connection, command: Command, now_ms: int) -> Command | None:
+                told.append(command.opaque)
+                return super().handle(connection, command, now_ms)
+
+            def drained(self, connection: Connection, now_ms: int) -> None:
+                told.append((connection.peer, connection.is_clogged))
+
+        async with served(Watchful()) as (_, port), await Client.dial(port, receive_buffer=4096) as client:
+            expected: list[object] = []
+            for opaque in (0, 2):
+                await client.send(big(12 << 20, opaque) + encode(Command(ECHO, opaque=opaque + 1)))
+                replies = await client.receive(2)
+                assert [reply.opaque for reply in replies] == [opaque, opaque + 1]
+                expected += [opaque, (client.sock.getsockname(), False), opaque + 1]
+                assert told == expected
+
+    run(scenario())
+
+
+def test_a_heart_that_fails_at_the_drained_harms_one_peer(
+    run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Our mistake there is told and ends that connection; others are served."""
+
+    async def scenario() -> None:
+        class Clumsy(EchoHeart):
+            def drained(self, connection: Connection, now_ms: int) -> None:
+                raise ZeroDivisionError("a mistake of ours")
+
+        async with (
+            served(Clumsy()) as (_, port),
+            await Client.dial(port, receive_buffer=4096) as client,
+            await Client.dial(port) as other,
+        ):
+            await client.send(big(12 << 20))
+            assert await client.is_closed()
+            assert await other.ask(Command(ECHO)) is not None
+
+    run(scenario())
+    assert "a mistake of ours" in caplog.text
+
+
+def test_after_the_end_no_heart_is_told(run: Callable[[Scenario], None]) -> None:
+    """What is still read while a server ends is nobody's business: the store behind the heart is closed."""
+
+    async def scenario() -> None:
+        told: list[Connection] = []
+
+        class Ended(EchoHeart):
+            def drained(self, connection: Connection, now_ms: int) -> None:
+                told.append(connection)
+
+        async with served(Ended()) as (server, port), await Client.dial(port, receive_buffer=4096) as client:
+            await client.send(big(12 << 20))
+            await until(lambda: any(connection.is_clogged for connection in server.connections))
+            server.stop()
+            assert len(await client.receive(1)) == 1
+            await until(lambda: not only(server).is_clogged)
+        assert told == []
+
+    run(scenario())
+
+
+def test_what_all_leave_unread_is_bounded(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond it they are hung up on, one after the other, until the others' fits; it is told."""
+    monkeypatch.setattr(server_module, "UNREAD_BYTES_MAX", 20 << 20)
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port):
+            lazy = [await Client.dial(port, receive_buffer=4096) for _ in range(4)]
+            for number, client in enumerate(lazy):
+                await client.send(big(8 << 20))
+                await until(lambda n=number: len(server.heart.gone) == max(0, n - 1))
+                await until(lambda n=number: len(server._behind) == min(n + 1, 2))
+            answered = [len(await client.receive(1)) for client in lazy]
+            assert sorted(answered) == [0, 0, 1, 1]
+            await until(lambda: not server._behind)
+            assert server._unread_bytes == 0
+            for client in lazy:
+                client.sock.close()
+
+    run(scenario())
+    assert caplog.text.count("left unread by all") == 2
+
+
+def test_those_who_read_are_the_last_to_go(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind for longest but reading: one that came later and reads nothing is hung up on before it."""
+    monkeypatch.setattr(server_module, "TICK_S", 1000.0)
+
+    async def scenario() -> None:
+        async with (
+            served(EchoHeart()) as (server, port),
+            await Client.dial(port, receive_buffer=4096) as slow,
+            await Client.dial(port, receive_buffer=4096) as lazy,
+        ):
+            for client in (slow, lazy):
+                await client.send(big(12 << 20))
+                await until(lambda c=client: of(server, c).is_clogged)
+            server._tick()
+            connection = of(server, slow)
+            before = connection.unread_bytes
+            while connection.unread_bytes == before:
+                await slow.recv()
+            monkeypatch.setattr(server_module, "UNREAD_BYTES_MAX", 13 << 20)
+            server._tick()
+            assert await lazy.is_closed()
+            assert list(server.connections) == [connection]
+            assert not connection.closed
+
+    run(scenario())
+
+
+def test_a_little_unread_of_many_counts_too(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers that stop short of the high-water mark, and are many, are bounded as well."""
+    monkeypatch.setattr(server_module, "UNREAD_BYTES_MAX", 1 << 20)
+
+    async def scenario() -> None:
+        async with served(EchoHeart()) as (server, port):
+            lazy = [await Client.dial(port, receive_buffer=4096) for _ in range(12)]
+            for client in lazy:
+                assert await client.ask(Command(ECHO)) is not None
+            while len(server.connections) == 12:
+                for connection in list(server.connections):
+                    if connection.unread_bytes < 200 << 10:
+                        connection.write(bytes(100 << 10))
+                    assert not connection.is_clogged
+                await asyncio.sleep(0)
+            for client in lazy:
+                client.sock.close()
+
+    run(scenario())
+
+
+def test_a_flood_is_told_until_it_is_over(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So much more unread since the last tick: every connection says so, until it is read or a tick was."""
+    monkeypatch.setattr(server_module, "UNREAD_GROWTH_MAX", 6 << 20)
+    monkeypatch.setattr(server_module, "TICK_S", 1000.0)
+
+    async def scenario() -> None:
+        async with (
+            served(EchoHeart()) as (server, port),
+            await Client.dial(port, receive_buffer=4096) as lazy,
+            await Client.dial(port, receive_buffer=4096) as lazier,
+            await Client.dial(port) as other,
+        ):
+            await other.ask(Command(ECHO))
+            bystander = of(server, other)
+            for client in (lazy, lazier):
+                assert not bystander.is_flooded
+                await client.send(big(4 << 20))
+                await until(lambda c=client: of(server, c).is_clogged)
+            assert bystander.is_flooded
+            assert await other.ask(Command(ECHO)) is not None, "what is small is served all the same"
+            of(server, lazier).write(bytes(1 << 20))
+            assert len(await lazy.receive(1)) == 1
+            await until(lambda: not bystander.is_flooded)
+            of(server, lazy).write(bytes(4 << 20))
+            assert bystander.is_flooded
+            server._tick()
+            assert not bystander.is_flooded
+            lazy.reset()
+            await until(lambda: len(server.connections) == 2)
+            assert server._unread_bytes == of(server, lazier).unread_bytes
 
     run(scenario())
 

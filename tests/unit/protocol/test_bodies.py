@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hotfire import model
 from hotfire.errors import RemoteProtocolError
-from hotfire.protocol import assignment, bodies, members, reports, running
+from hotfire.protocol import assignment, bodies, consumerfilter, members, reports, running
 from hotfire.protocol.bodies import decode_body, encode_body, from_json, to_json
 from hotfire.protocol.registration import INFLATED_BYTES_MAX, decode_registration, encode_registration
 
@@ -204,6 +204,20 @@ VALUES |= {
     assignment.RequestModes: st.builds(
         assignment.RequestModes,
         st.dictionaries(texts, st.dictionaries(texts, modes, max_size=2), max_size=2),
+    ),
+}
+bits = st.builds(consumerfilter.BloomBits, int32, st.lists(int32, max_size=3).map(tuple))
+filters = st.builds(
+    consumerfilter.ConsumerFilter,
+    texts, texts, texts, texts, st.none() | bits, int64, int64, flags, int64,
+)  # fmt: skip
+topic_filters = st.builds(consumerfilter.TopicFilters, texts, st.dictionaries(texts, filters, max_size=2))
+VALUES |= {
+    consumerfilter.BloomBits: bits,
+    consumerfilter.ConsumerFilter: filters,
+    consumerfilter.TopicFilters: topic_filters,
+    consumerfilter.FilterTable: st.builds(
+        consumerfilter.FilterTable, st.dictionaries(texts, topic_filters, max_size=2)
     ),
 }
 TABLES = bodies._TABLES

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from hotfire.errors import LocalProtocolError, RemoteProtocolError
 from hotfire.protocol.codes import LanguageCode, Serialization
-from hotfire.protocol.command import FRAME_BYTES_MAX, Command, decode, encode, frame_size
+from hotfire.protocol.command import (
+    FRAME_BYTES_MAX,
+    JOINED_BODY_BYTES_MAX,
+    Command,
+    decode,
+    encode,
+    encode_parts,
+    frame_size,
+)
 
 VECTORS = json.loads((Path(__file__).parents[2] / "wire" / "vectors.json").read_text("utf-8"))
 
@@ -96,6 +104,18 @@ def vars_of(command: Command) -> dict[str, Any]:
 def test_round_trip(command: Command) -> None:
     """What we write is what the peer meant to read."""
     assert decode(encode(command)) == command
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_parts_are_the_frame_and_a_long_body_is_not_copied(over: int) -> None:
+    """Written one after the other they are what is written whole; the limit of a frame holds for them too."""
+    command = Command(7, fields={"a": "b"}, body=bytes(JOINED_BODY_BYTES_MAX + over))
+    parts = encode_parts(command)
+    assert b"".join(parts) == encode(command)
+    assert len(parts) == (1 if over <= 0 else 2)
+    assert over <= 0 or parts[1] is command.body
+    with pytest.raises(LocalProtocolError, match="send less at once"):
+        encode_parts(Command(7, body=bytes(FRAME_BYTES_MAX)))
 
 
 @given(commands)

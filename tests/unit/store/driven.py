@@ -114,8 +114,8 @@ class Driven:
         self.now_ms += advance_ms
         self.store.tick(self.now_ms)
         self.store._flushing.settle(self.now_ms, wait=True)
-        if self.store._retention._removing is not None:
-            self.store._retention._removing.result()
+        if self.store.retention._removing is not None:
+            self.store.retention._removing.result()
 
     # --- read ---
 

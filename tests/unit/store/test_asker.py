@@ -44,16 +44,16 @@ def test_it_rests_for_what_the_question_before_used_of_a_processor(clock: Clock)
     thread = Asker()
 
     def fail() -> None:
-        clock.work(0.002)
+        clock.work(0.003)
         raise ValueError("no")
 
-    thread.submit(lambda: clock.work(0.001), rests=True).result()
+    thread.submit(lambda: clock.work(0.002), rests=True).result()
     assert clock.slept == []
     with pytest.raises(ValueError, match="no"):
         thread.submit(fail, rests=True).result()
     thread.submit(lambda: clock.work(1.0), rests=True).result()
     thread.submit(lambda: None, rests=True).result()
-    assert clock.slept == pytest.approx([REST_TIMES * 0.001, REST_TIMES * 0.002, REST_S_MAX])
+    assert clock.slept == pytest.approx([REST_TIMES * 0.002, REST_TIMES * 0.003, REST_S_MAX])
     clock.now_s += 1.0
     thread.submit(lambda: None, rests=True).result()
     assert len(clock.slept) == 3

@@ -80,7 +80,8 @@ def test_a_snapshot_is_a_store_that_was_closed(driven: Driven, in_memory: Path) 
     take(driven, in_memory / "taken")
     names = set(tree(in_memory / "taken"))
     assert {name for name in names if not name.startswith("commitlog/")} == {
-        "checkpoint", "config/topics.json", "config/consumerOffset.json", "snapshot.json",
+        "checkpoint", "config/topics.json", "config/consumerOffset.json", "config/timercheck",
+        "snapshot.json",
     }  # fmt: skip
     checkpoint = Checkpoint.decode((in_memory / "taken" / "checkpoint").read_bytes())
     assert (checkpoint.is_ours, checkpoint.derived, checkpoint.entries) == (True, 0, 0)

@@ -46,7 +46,14 @@ sends = st.lists(
 
 def build(root: Path, wanted: Sends, *, queue_ext: bool, index: bool) -> Driven:
     """A store of these records, closed; nothing of what was derived is to be believed."""
-    driven = Driven(root, segment_bytes=4096, queue_ext=queue_ext, index_enable=index, index_entries=120)
+    driven = Driven(
+        root,
+        segment_bytes=4096,
+        queue_ext=queue_ext,
+        queue_ext_file_bytes=4096,  # else 48 MiB for each queue, copied and compared each time
+        index_enable=index,
+        index_entries=120,
+    )
     (root / "batchconsumequeue" / "batches").mkdir(parents=True)
     with driven:
         for number, (topic, queue_id, flag, body, later_ms, keys, tagged) in enumerate(wanted):

@@ -1,12 +1,15 @@
 """Looking for messages by key, by offset and by time."""
 
 import itertools
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotfire.protocol.record import decode_record, key_hash
+from hotfire.store.disk import Bell
 from tests.unit.store.driven import NOW_MS, Driven, Sent, ring
 
 
@@ -47,6 +50,23 @@ def test_every_word_of_the_keys_and_the_unique_key_find_it(tmp_path: Path) -> No
         for key in ("a b", "red", "u", ""):
             assert by_key(driven, "t", key) == [], key
         assert by_key(driven, "other", "a") == []
+
+
+def test_what_a_slow_question_looks_at_stays_though_a_later_one_is_answered(tmp_path: Path) -> None:
+    """The broker's own, asked later, has its answer first: files wait for the client's all the same."""
+    with Driven(tmp_path) as driven:
+        send(driven, b"one")
+        queries, reading, goes_on = driven.store.queries, driven.store._reading, threading.Event()
+        queries.look(lambda _: goes_on.wait(), "slow")
+        queries.look(lambda _: "quick", "own", own=True)
+        asked = reading.asked
+        ring(queries.fileno())
+        assert [(token, future.result()) for token, future in queries.answers()] == [("own", "quick")]
+        assert (queries.waiting, reading.is_read(0, asked)) == (1, True)
+        goes_on.set()
+        ring(queries.fileno())
+        assert [token for token, _ in queries.answers()] == ["slow"]
+        assert (queries.waiting, reading.is_read(0, asked)) == (0, False)
 
 
 @pytest.mark.promise(157)
@@ -156,3 +176,13 @@ def test_a_harmed_record_is_not_found(tmp_path: Path) -> None:
         driven.store.queries.record_at(sent.physical, None)
         assert ask(driven) is None
         assert by_key(driven, "t", "k") == []
+
+
+def test_a_bell_that_nobody_holds_leaves_no_descriptor() -> None:
+    """Stores are given up without being closed, by simulated losses of power: thousands in one process."""
+    bell = Bell()
+    descriptor = bell.fileno()
+    os.fstat(descriptor)
+    del bell
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

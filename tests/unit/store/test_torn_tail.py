@@ -28,7 +28,8 @@ def lose_byte(log: bytearray, at: int, end: int, rng: random.Random) -> None:
 
 def garbage(log: bytearray, at: int, end: int, rng: random.Random) -> None:
     """From here on stands something else."""
-    log[at:end] = bytes(byte ^ rng.randrange(1, 256) for byte in log[at:end])
+    others = rng.choices(range(1, 256), k=end - at)
+    log[at:end] = bytes(byte ^ other for byte, other in zip(log[at:end], others, strict=True))
 
 
 @pytest.fixture(scope="module")

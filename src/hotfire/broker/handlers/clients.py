@@ -9,7 +9,7 @@ from hotfire.broker import changes
 from hotfire.broker.call import Answer, Call, Outcome, handles
 from hotfire.broker.clients import Member
 from hotfire.broker.handlers.beside import answer_registered
-from hotfire.broker.handlers.pull import check_kind, check_size
+from hotfire.broker.handlers.wanted import check_kind, check_size, compiled
 from hotfire.errors import BrokerRefused
 from hotfire.model import Heartbeat, MessageQueue, TopicConfig, retry_topic
 from hotfire.protocol.bodies import (
@@ -27,9 +27,12 @@ from hotfire.protocol.requests import (
     HeartBeat,
     HeartbeatReply,
     LockBatchMq,
+    RegisterFilterServer,
+    RegisterFilterServerReply,
     UnlockBatchMq,
     UnregisterClient,
 )
+from hotfire.protocol.sql92 import SQL92
 
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
@@ -38,6 +41,8 @@ GROUPS_PER_HEARTBEAT_MAX = 1024
 """Consumers, and producers, of one client. A heartbeat with as many new ones writes each table once."""
 PRODUCERS_MAX = 100_000
 """Of all clients: each group a connection produces for counts once."""
+CONDITION_CHARACTERS_MAX = 32_768
+"""Of all conditions of one heartbeat: new ones are compiled while everyone waits, 1 to 3 µs a character."""
 NAME_CHARACTERS_MAX = 1024
 """Of a client's id or group that no table holds already: several times what clients make up."""
 QUEUES_PER_LOCK_MAX = 16_384
@@ -66,6 +71,7 @@ def heartbeat(broker: Broker, call: Call[HeartBeat]) -> Outcome:
     for consumer in beat.consumers:
         for wanted in consumer.subscriptions:
             check_size(wanted.topic, wanted.expression, max(len(wanted.tags), len(wanted.codes)))
+    check_conditions(beat)
     groups = broker.groups.find_all([consumer.group for consumer in beat.consumers], call.now_ms)
     retry = {retry_topic(group.name): group.retry_queues for group in groups if group.retry_queues > 0}
     new = [TopicConfig(name, queues, queues) for name, queues in retry.items() if not broker.topics.get(name)]
@@ -76,9 +82,23 @@ def heartbeat(broker: Broker, call: Call[HeartBeat]) -> Outcome:
     beaten = broker.clients.beat(call.connection, taken, member)
     for consumer in beat.consumers:
         broker.fast.revoke(consumer.group)  # its filters may have changed
+    if not (beat.fingerprint and beat.without_sub):
+        for consumer in taken.consumers:
+            broker.conditions.register(consumer.group, consumer.subscriptions, call.now_ms)
     changes.tell_members(broker, beaten.changed)
     answer = Answer(HeartbeatReply(supports_v2=True, subscription_changed=beaten.is_news))
     return answer_registered(broker, call, answer) if new else answer
+
+
+def check_conditions(beat: Heartbeat) -> None:
+    wanted = (one for consumer in beat.consumers for one in consumer.subscriptions if one.kind == SQL92)
+    characters = sum(len(one.expression) for one in wanted)
+    if characters > CONDITION_CHARACTERS_MAX:
+        raise BrokerRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"heartbeat of {beat.client_id:.100} brings conditions of {characters} characters together, "
+            f"at most {CONDITION_CHARACTERS_MAX} are taken",
+        )
 
 
 def check_names(*names: str) -> None:
@@ -103,12 +123,22 @@ def unregister(broker: Broker, call: Call[UnregisterClient]) -> Outcome:
     return Answer()
 
 
+@handles(RegisterFilterServer)
+def register_filter_server(broker: Broker, call: Call[RegisterFilterServer]) -> Outcome:
+    address = call.request.filter_server_addr
+    broker.clients.filter_servers.register(call.connection, address, call.now_ms)
+    answer = Answer(
+        RegisterFilterServerReply(filter_server_id=address, broker_name=broker.config.broker_name)
+    )
+    return answer_registered(broker, call, answer)
+
+
 @handles(CheckClientConfig)
 def check_config(broker: Broker, call: Call[CheckClientConfig]) -> Outcome:
     """Whether a subscription can be served, asked before the consumer starts."""
     wanted = decode_body(ClientConfig, call.request.body).subscription
-    if wanted is not None:
-        check_kind(wanted.kind)
+    if wanted is not None and check_kind(broker, wanted.kind):
+        compiled(wanted.topic, wanted.expression)
     return Answer()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotfire.broker.call import PARKED, Answer, Call, Outcome, handles
 from hotfire.broker.clients import ConsumerGroup, Member
-from hotfire.broker.handlers.beside import answer_beside
+from hotfire.broker.handlers.beside import answer_beside, without_body
 from hotfire.broker.handlers.query import Asked, check_room
 from hotfire.errors import BrokerRefused, RemoteProtocolError
 from hotfire.net.heart import Connection
@@ -207,6 +207,7 @@ def pass_on(
     """Give the request to a client of the group; its answer, whatever it is, is the answer."""
     group = call.request.consumer_group
     connection, _ = find_consumer(broker, group, client_id)
+    waiting = without_body(call)
 
     def then(reply: Command | None) -> None:
         def work() -> Outcome:
@@ -217,8 +218,8 @@ def pass_on(
                 )
             return Answer(reply.fields, reply.code, reply.remark, bytes(reply.body))
 
-        if not call.connection.closed:
-            broker.serve(call, declared, work)
+        if not waiting.connection.closed:
+            broker.serve(waiting, declared, work)
 
     broker.asks.ask(connection, request.to_command(), then, call.now_ms + CLIENT_MS_MAX)
     return PARKED
@@ -235,7 +236,7 @@ def status(broker: Broker, call: Call[GetConsumerStatus]) -> Outcome:
         )
     asked = asked_clients(group, request.client_addr)
     told: dict[str, Offsets] = {}
-    waiting = len(asked)
+    asking, waiting = without_body(call), len(asked)
 
     def finish() -> Outcome:
         return Answer(remark=NOT_SET, body=encode_body(ConsumerStatus(told)))
@@ -246,8 +247,8 @@ def status(broker: Broker, call: Call[GetConsumerStatus]) -> Outcome:
         if reply is not None and reply.code == ResponseCode.SUCCESS and reply.body:
             with suppress(RemoteProtocolError):  # as good as no answer
                 told[client_id] = decode_body(ConsumerStatus, reply.body).queues
-        if not waiting and not call.connection.closed:
-            broker.serve(call, GetConsumerStatus, finish)
+        if not waiting and not asking.connection.closed:
+            broker.serve(asking, GetConsumerStatus, finish)
 
     if not asked:
         return finish()

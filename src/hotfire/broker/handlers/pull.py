@@ -11,13 +11,21 @@ import logging
 import os
 from typing import TYPE_CHECKING, cast
 
-from hotfire.broker.call import PARKED, Answer, Call, Outcome, Refused, handles
+from hotfire.broker.call import PARKED, Answer, Call, Outcome, handles
+from hotfire.broker.handlers.wanted import (
+    FORBIDDEN_BROKER,
+    FORBIDDEN_GROUP,
+    FORBIDDEN_TOPIC,
+    SUBSCRIPTION,
+    Wanted,
+    forbidden,
+    wanted_by,
+)
 from hotfire.broker.parked import ParkedPull
 from hotfire.errors import BrokerRefused
-from hotfire.model import Subscription, SubscriptionGroup, TopicConfig
-from hotfire.protocol.codes import FAQ, ResponseCode
+from hotfire.model import SubscriptionGroup, TopicConfig
+from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
-from hotfire.protocol.filters import tag_subscription
 from hotfire.protocol.requests import LitePullMessage, PullMessage, PullReply
 from hotfire.store.reading import BYTES_MAX_MEMORY, Read, ReadStatus
 
@@ -26,13 +34,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hotfire.broker")
 
-COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
-FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = range(1, 6)
+COMMIT_OFFSET, SUSPEND = 1, 2
 BYTES_MAX = 0x7FFFFFFF
 HOLD_MS_MAX = 600_000
 """Longest wait of a pull. Clients ask for 15 to 30 s and give up soon after."""
-EXPRESSION_CHARACTERS_MAX, TAGS_MAX = 65_536, 1000
-"""Of one subscription. Larger than any that people write; each held pull keeps the hashes of its tags."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -50,20 +55,24 @@ CODES = {
 def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     group, topic = check_pull(broker, call)
     request = call.request
-    wanted = subscription(broker, request)
-    codes = codes_of(wanted)
+    wanted = wanted_by(broker, request, call.now_ms)
     if request.sys_flag & COMMIT_OFFSET:
         broker.offsets.carry(topic.name, group.name, request.queue_id, request.commit_offset)
-    if not broker.config.slave_read_enable and not broker.offsets.has_resets(topic.name, group.name):
+    is_ordinary = not broker.config.slave_read_enable and wanted.sieve is None
+    if is_ordinary and not broker.offsets.has_resets(topic.name, group.name):
         broker.fast.grant(
             group.name,
             topic.name,
             expression=(request.subscription or "") if request.sys_flag & SUBSCRIPTION else None,
             version=wanted.version,
-            codes=codes,
+            codes=wanted.codes,
             group_flag=group.sys_flag,
         )
-    return run(broker, call, request.queue_offset, codes, may_park=bool(request.sys_flag & SUSPEND))
+    may_park = bool(request.sys_flag & SUSPEND)
+    # to find thousands of messages, and then that there is no room for them, takes a millisecond each time
+    if is_bulk(request) and broker.cold.must_wait(call.connection):
+        return wait_in_line(broker, kept(call), request.queue_offset, wanted, may_park=may_park)
+    return run(broker, call, request.queue_offset, wanted, may_park=may_park)
 
 
 def check_pull(broker: Broker, call: Call[PullMessage]) -> tuple[SubscriptionGroup, TopicConfig]:
@@ -90,120 +99,66 @@ def check_pull(broker: Broker, call: Call[PullMessage]) -> tuple[SubscriptionGro
     return group, topic
 
 
-def forbidden(kind: int, remark: str) -> Refused:
-    """NO_PERMISSION of a pull says which of broker, group, topic or mode forbids it."""
-    return Refused(Answer({"forbiddenType": str(kind)}, code=ResponseCode.NO_PERMISSION, remark=remark))
+def is_bulk(request: PullMessage) -> bool:
+    """The reference passes over what clients say of bytes: less than its own bound means nothing here too."""
+    return (request.max_msg_bytes or 0) > BYTES_MAX_MEMORY
 
 
-def subscription(broker: Broker, request: PullMessage) -> Subscription:
-    """What the group wants: the request's own expression, or what its members' heartbeats agreed on."""
-    if request.sys_flag & SUBSCRIPTION:
-        check_kind(request.expression_type)
-        if request.subscription and not request.subscription.replace("||", ""):
-            raise BrokerRefused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-            )
-        expression = request.subscription or ""
-        check_size(request.topic, expression, expression.count("||") + 1)
-        return tag_subscription(request.topic, request.subscription, request.sub_version)
-    group = broker.clients.consumers.get(request.consumer_group)
-    if group is None:
-        raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist" + FAQ)
-    config = broker.groups.get(request.consumer_group)
-    if config is not None and not config.consume_broadcast_enable and group.is_broadcast:
-        raise forbidden(
-            FORBIDDEN_BROADCAST, f"the consumer group[{config.name}] can not consume by broadcast way"
-        )
-    if not broker.groups.may_read(request.consumer_group, request.topic):
-        raise forbidden(
-            FORBIDDEN_SUBSCRIPTION,
-            f"the consumer group[{request.consumer_group}] is forbidden for topic[{request.topic}]",
-        )
-    wanted = group.subscriptions.get(request.topic)
-    if wanted is None:
-        raise BrokerRefused(
-            ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist" + FAQ
-        )
-    if wanted.version < request.sub_version:
-        raise BrokerRefused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    check_kind(wanted.kind)
-    return wanted
-
-
-def check_size(topic: str, expression: str, tags: int) -> None:
-    if len(expression) > EXPRESSION_CHARACTERS_MAX or tags > TAGS_MAX:
-        raise BrokerRefused(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"subscription of topic[{topic:.255}] has {len(expression)} characters and {tags} tags, at most "
-            f"{EXPRESSION_CHARACTERS_MAX} and {TAGS_MAX} are taken",
-        )
-
-
-def check_kind(kind: str | None) -> None:
-    """Only tags are served so far; to ignore an expression would deliver what nobody asked for."""
-    if kind not in (None, "", "TAG"):
-        raise BrokerRefused(
-            ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
-        )
-
-
-def codes_of(wanted: Subscription) -> tuple[int, ...] | None:
-    """Tag hashes to let through; None for all."""
-    if wanted.expression in ("", "*") or wanted.class_filter:
-        return None
-    return tuple(wanted.codes)
-
-
-def run(
-    broker: Broker, call: Call[PullMessage], offset: int, codes: tuple[int, ...] | None, *, may_park: bool
-) -> Outcome:
+def run(broker: Broker, call: Call[PullMessage], offset: int, wanted: Wanted, *, may_park: bool) -> Outcome:
     request = call.request
     broker.store.queue(request.topic, request.queue_id)  # a queue of the topic exists, be it empty
     moved = broker.offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
     if moved is not None:
         return answer_reset(broker, request, moved)
-    # The reference passes over what clients say of bytes: less than its own bound means nothing here either
-    is_bulk = (request.max_msg_bytes or 0) > BYTES_MAX_MEMORY
+    bulk = is_bulk(request)
     found = broker.store.read(
         request.topic,
         request.queue_id,
         offset,
         count_max=max(1, request.max_msg_nums),
-        bytes_max=request.max_msg_bytes if is_bulk and request.max_msg_bytes else BYTES_MAX,
-        codes=codes,
-        bulk=is_bulk,
+        bytes_max=request.max_msg_bytes if bulk and request.max_msg_bytes else BYTES_MAX,
+        codes=wanted.codes,
+        sieve=wanted.sieve,
+        bulk=bulk,
     )
     if found.status is ReadStatus.OFFSET_OVERFLOW_ONE and offset > request.queue_offset:
         found.status = ReadStatus.NO_MATCHED_MESSAGE  # it waited, and looked in vain at what came
     broker.offsets.pulled((request.topic, request.consumer_group), request.queue_id, found.next_offset)
-    broker.waking.answered(len(found.data or b""))
+    broker.waking.worked(len(found.data or b"") + found.effort)
     code = CODES.get(found.status)
     if code is None:
         code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
     if code == ResponseCode.PULL_NOT_FOUND and may_park and broker.parked.has_room(call.connection):
-        park(broker, call, offset, codes, call.now_ms + hold_ms(broker, request))
+        park(broker, call, offset, wanted, call.now_ms + hold_ms(broker, request))
         return PARKED
     if found.status is ReadStatus.FOUND and found.data is None:
-        if read_cold(broker, kept(call), found, offset, codes):
-            return PARKED
-        found.next_offset, code = offset, ResponseCode.PULL_RETRY_IMMEDIATELY
+        if not broker.cold.has_room(call.connection):
+            return wait_in_line(broker, kept(call), offset, wanted, may_park=False)
+        read_cold(broker, kept(call), found)
+        return PARKED
     return answer(broker, request, found, code)
 
 
-def read_cold(
-    broker: Broker, call: Call[PullMessage], found: Read, offset: int, codes: tuple[int, ...] | None
-) -> bool:
-    """Have the bytes read beside the loop, now or after others of this connection; False if too many wait."""
-    if broker.cold.has_room(call.connection):
-        key = (call.request.topic, call.request.queue_id)
-        broker.store.fetch_beside(found, key, (call, found))
-        broker.cold.began(call.connection)
-        return True
+def read_cold(broker: Broker, call: Call[PullMessage], found: Read) -> None:
+    """Have the bytes read beside the loop."""
+    size = found.size
+    broker.store.fetch_beside(found, (call.request.topic, call.request.queue_id), (call, found, size))
+    broker.cold.began(call.connection, size)
+
+
+def wait_in_line(
+    broker: Broker, call: Call[PullMessage], offset: int, wanted: Wanted, *, may_park: bool
+) -> Outcome:
+    """Run the pull when there is room for its bytes; if too many wait already its peer is to ask again."""
 
     def again() -> None:
-        broker.serve(call, PullMessage, lambda: run(broker, call, offset, codes, may_park=False))
+        broker.serve(call, PullMessage, lambda: run(broker, call, offset, wanted, may_park=may_park))
 
-    return broker.cold.stand_in_line(call.connection, again)
+    if broker.cold.stand_in_line(call.connection, again):
+        return PARKED
+    queue = broker.store.queue(call.request.topic, call.request.queue_id)
+    nothing = Read(ReadStatus.FOUND, offset, queue.min, queue.max)
+    return answer(broker, call.request, nothing, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 def answer(broker: Broker, request: PullMessage, found: Read, code: int) -> Answer:
@@ -217,9 +172,7 @@ def answer(broker: Broker, request: PullMessage, found: Read, code: int) -> Answ
         topic_sys_flag=topic.sys_flag if topic else 0,
     )
     if found.data:
-        broker.statistics.delivered(
-            (request.topic, request.consumer_group), len(found.pieces), len(found.data)
-        )
+        broker.statistics.delivered((request.topic, request.consumer_group), found.count, len(found.data))
     else:
         broker.statistics.missed += 1
     return Answer(fields, code=code, remark=found.status.value, body=found.data or b"")
@@ -245,7 +198,7 @@ def suggested_broker(broker: Broker, group: SubscriptionGroup | None, found: Rea
     """Whom to ask next: us, or, where slaves may be read, the one the group names for when it is slow."""
     if group is None or not broker.config.slave_read_enable:
         return 0
-    behind = broker.store.readable_end - found.pieces[-1][0] if found.pieces else 0
+    behind = 0 if found.last is None else broker.store.readable_end - found.last
     is_slow = behind > broker.store.memory_window
     return group.which_broker_when_consume_slowly if is_slow else group.broker_id
 
@@ -273,17 +226,15 @@ def kept(call: Call[PullMessage]) -> Call[PullMessage]:
     )
 
 
-def park(
-    broker: Broker, call: Call[PullMessage], offset: int, codes: tuple[int, ...] | None, deadline_ms: int
-) -> None:
+def park(broker: Broker, call: Call[PullMessage], offset: int, wanted: Wanted, deadline_ms: int) -> None:
     queue = broker.store.queue(call.request.topic, call.request.queue_id)
-    broker.parked.add(ParkedPull(call.connection, queue, offset, deadline_ms, kept(call), codes))
+    broker.parked.add(ParkedPull(call.connection, queue, offset, deadline_ms, kept(call), wanted))
 
 
 def arrived(broker: Broker, parked: ParkedPull) -> None:
     """Entries came to the queue: answer if one is wanted, else stay and remember how far was looked."""
     try:
-        if parked.codes is not None and not has_wanted(broker, parked):
+        if has_filter(parked) and not has_wanted(broker, parked):
             if parked.scanned < parked.queue.max:
                 broker.waking.look_again(parked)
             return
@@ -299,12 +250,30 @@ def has_wanted(broker: Broker, parked: ParkedPull) -> bool:
         return True
     topic, queue_id = parked.queue.key
     looked = broker.store.read(  # looks at so many entries only
-        topic, queue_id, parked.scanned, count_max=1, bytes_max=BYTES_MAX, codes=parked.codes
+        topic,
+        queue_id,
+        parked.scanned,
+        count_max=1,
+        bytes_max=BYTES_MAX,
+        codes=wanted_of(parked).codes,
+        sieve=wanted_of(parked).sieve,
     )
+    broker.waking.worked(looked.effort)
     if looked.status is not ReadStatus.NO_MATCHED_MESSAGE:
+        if looked.pieces:  # what lies before need not be looked at twice
+            parked.scanned = looked.pieces[0][2]
         return True
     parked.scanned = looked.next_offset
     return False
+
+
+def wanted_of(parked: ParkedPull) -> Wanted:
+    return cast("Wanted", parked.wanted)
+
+
+def has_filter(parked: ParkedPull) -> bool:
+    wanted = wanted_of(parked)
+    return wanted.codes is not None or wanted.sieve is not None
 
 
 def group_of(parked: ParkedPull) -> str:
@@ -314,7 +283,9 @@ def group_of(parked: ParkedPull) -> str:
 def resume(broker: Broker, parked: ParkedPull) -> None:
     """Run a call that is no longer parked for the last time: whatever it finds is the answer."""
     call = cast("Call[PullMessage]", parked.call)
-    broker.serve(call, PullMessage, lambda: run(broker, call, parked.scanned, parked.codes, may_park=False))
+    broker.serve(
+        call, PullMessage, lambda: run(broker, call, parked.scanned, wanted_of(parked), may_park=False)
+    )
 
 
 def topic_gone(broker: Broker, parked: ParkedPull) -> None:
@@ -323,7 +294,7 @@ def topic_gone(broker: Broker, parked: ParkedPull) -> None:
 
     def work() -> Outcome:
         broker.topics.require(call.request.topic, " ")
-        return run(broker, call, parked.scanned, parked.codes, may_park=False)
+        return run(broker, call, parked.scanned, wanted_of(parked), may_park=False)
 
     broker.serve(call, PullMessage, work)
 
@@ -339,12 +310,12 @@ def fail(broker: Broker, parked: ParkedPull, error: Exception) -> None:
 
 def fetched(broker: Broker, token: object, error: int) -> None:
     """Messages of a cold pull came from the disk, or an error number."""
-    call, found = cast("tuple[Call[PullMessage], Read]", token)
+    call, found, size = cast("tuple[Call[PullMessage], Read, int]", token)
     try:
         if not call.connection.closed:
             broker.answer(call.connection, call.command, PullMessage, answer_cold(broker, call, found, error))
     finally:
-        broker.cold.ended(call.connection)
+        broker.cold.ended(call.connection, size)
 
 
 def answer_cold(broker: Broker, call: Call[PullMessage], found: Read, error: int) -> Answer:

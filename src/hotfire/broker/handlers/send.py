@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from hotfire import model
 from hotfire.broker.call import Answer, AnswerWhenReadable, Call, Outcome, handles
-from hotfire.broker.config import BrokerRole
+from hotfire.broker.halves import HALF_MARK, half
 from hotfire.broker.handlers.batch import send_batch
 from hotfire.broker.handlers.sendback import dead_letters, require_group
-from hotfire.broker.put import choose_queue, delay_level, put
-from hotfire.errors import BrokerRefused
+from hotfire.broker.put import choose_queue, delay_level, due_ms, put
+from hotfire.broker.timing import handle_for
+from hotfire.errors import BrokerRefused, LocalProtocolError
 from hotfire.model import TopicConfig
 from hotfire.protocol.codes import VERSION_3_4_9, ResponseCode
 from hotfire.protocol.record import (
@@ -29,6 +30,7 @@ from hotfire.protocol.record import (
     parse_properties,
 )
 from hotfire.protocol.requests import SendBatchMessage, SendMessage, SendMessageV2, SendReply
+from hotfire.store.store import Appended
 
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
@@ -40,7 +42,7 @@ _OURS = frozenset({"MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK", CRC_PROPERTY})
 
 @handles(SendMessage, SendMessageV2, SendBatchMessage)
 def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
-    request = call.request
+    request, config = call.request, broker.config
     topic = check_send(broker, request, call.now_ms)
     if request.batch:
         return send_batch(broker, call, topic)
@@ -52,7 +54,7 @@ def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
         target = dead.name, 0
         named["DELAY"] = "-1"
         properties = encode_properties(parse_properties(properties) | {"DELAY": "-1"})
-    refuse_unserved(broker, request, named)
+    is_half = kind_of(broker, request, named)
     address, port = call.connection.born_host[:-4], int.from_bytes(call.connection.born_host[-4:])
     born, stored = Host(address, port), broker.store_host
     sys_flag = request.sys_flag & ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
@@ -71,15 +73,17 @@ def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
         | (SysFlag.STORE_HOST_V6 if stored.is_v6 else 0),
         reconsume_times=request.reconsume_times or 0,
     )
-    placed = put(broker, record, call.now_ms)
+    due = None if is_half else due_ms(broker, record, named, call.now_ms)
+    placed = put_half(broker, record, named, call.now_ms) if is_half else put(broker, record, call.now_ms)
     broker.sends_handled += 1
     reply = SendReply(
         queue_id=queue_id,
         transaction_id=named["UNIQ_KEY"],
         msg_id=offset_message_id(stored.address, stored.port, placed.physical_offset),
-        trace_on=broker.config.trace_on,
-        region_id=broker.config.region_id,
+        trace_on=config.trace_on,
+        region_id=config.region_id,
         queue_offset=placed.queue_offset,
+        recall_handle=None if due is None else handle_for(config.broker_name, record, named["UNIQ_KEY"], due),
     )
     # WAIT=false asks not to wait for the disk: answered as soon as it is placed
     return AnswerWhenReadable(0 if named.get("WAIT") == "false" else placed.end, Answer(reply))
@@ -88,7 +92,7 @@ def send(broker: Broker, call: Call[SendMessage]) -> Outcome:
 def check_send(broker: Broker, request: SendMessage, now_ms: int) -> TopicConfig:
     """The topic to store into, after every check of the reference in its order."""
     config = broker.config
-    if config.broker_role is BrokerRole.SLAVE:
+    if config.is_slave:
         raise BrokerRefused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"service not available now: broker[{config.broker_name}] is a slave, messages go to its master",
@@ -170,22 +174,29 @@ def stored_properties(broker: Broker, text: str, now_ms: int) -> tuple[bytes, di
     return encode_properties(named) + broker.suffix, named
 
 
-def refuse_unserved(broker: Broker, request: SendMessage, named: dict[str, str]) -> None:
-    """Kinds of message not served yet are refused; to store one as an ordinary message would be a lie."""
+def kind_of(broker: Broker, request: SendMessage, named: dict[str, str]) -> bool:
+    """Whether it is a half message. Kinds not served are refused: to store one as any other is a lie."""
     level = delay_level(named)
     # clients before 4.6.1 leave the mark on what a consumer sends back
-    is_half = named.get("TRAN_MSG", "").lower() == "true" and not (request.reconsume_times and level > 0)
-    if is_half or request.sys_flag & SysFlag.TRANSACTION_MASK:
+    is_half = named.get(HALF_MARK, "").lower() == "true" and not (request.reconsume_times and level > 0)
+    if is_half and broker.config.reject_transaction_message:
         address = broker.config.broker_ip1 or broker.address
         raise BrokerRefused(
-            ResponseCode.NO_PERMISSION,
-            f"the broker[{address}] sending transaction message is forbidden"
-            if broker.config.reject_transaction_message
-            else "transactional messages are not served by this broker",
+            ResponseCode.NO_PERMISSION, f"the broker[{address}] sending transaction message is forbidden"
         )
-    if level <= 0 and any(name.startswith("TIMER_DEL") for name in named):
+    if request.sys_flag & SysFlag.TRANSACTION_MASK and not is_half:
         raise BrokerRefused(
-            ResponseCode.SYSTEM_ERROR,
-            "accurate timer message is not enabled, timerWheelEnable is false: messages delayed to the "
-            "second are not served by this broker, use a delay level",
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the system flag {request.sys_flag:#x} is a transaction's, and property {HALF_MARK} is not true",
         )
+    return is_half
+
+
+def put_half(broker: Broker, record: Record, named: dict[str, str], now_ms: int) -> Appended:
+    """Place a half message in this turn. A delay level waits for the commit."""
+    try:
+        placed = broker.store.append(half(record, named), now_ms)
+    except LocalProtocolError as error:
+        raise BrokerRefused(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+    broker.transactions.stored(placed.queue_offset, now_ms)
+    return placed

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from hotfire import model
 from hotfire.broker.call import PARKED, Answer, AnswerWhenReadable, Call, Outcome, handles
-from hotfire.broker.config import BrokerRole
 from hotfire.broker.handlers.query import Asked, check_room
 from hotfire.broker.put import DELAY, put
 from hotfire.errors import BrokerRefused
@@ -31,6 +30,13 @@ from hotfire.protocol.requests import ConsumerSendMsgBack
 if TYPE_CHECKING:
     from hotfire.broker.broker import Broker
 
+DURABLE_STEPS = {
+    "send-back": "the group's retry topic, in config/topics.json",
+    "park": "the record in the queue of its delay level",
+    "deliver": "the copy in the group's retry topic",
+    "dead letter": "the record in the topic of the group's dead letters",
+}
+"""Where tests cut; docs/durability.md says what a crash at each means."""
 FIRST_LEVEL = 3
 """Of the first retry; each further one waits a level longer."""
 UNIT_SUB = 2
@@ -40,7 +46,7 @@ UNIT_SUB = 2
 @handles(ConsumerSendMsgBack)
 def send_back(broker: Broker, call: Call[ConsumerSendMsgBack]) -> Outcome:
     request, now_ms = call.request, call.now_ms
-    if broker.config.broker_role is BrokerRole.SLAVE:
+    if broker.config.is_slave:
         raise BrokerRefused(ResponseCode.SYSTEM_ERROR, f"no master available along with {broker.address}")
     group = require_group(broker, request.group, now_ms)
     if not broker.config.broker_permission & Perm.WRITE:

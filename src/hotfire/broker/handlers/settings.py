@@ -106,8 +106,8 @@ def runtime_table(broker: Broker, now_ms: int) -> dict[str, str]:
             f"scheduleMessageOffset_{level}": f"{delivered},{end}"
             for level, (delivered, end) in broker.schedule.progress().items()
         },
-        "timerReadBehind": 0,
-        "timerOffsetBehind": 0,
+        "timerReadBehind": max(0, now_ms // 1000 - broker.timers.read_s),
+        "timerOffsetBehind": broker.timers.queue.max - broker.timers.position,
         "timerCongestNum": 0,
         "timerEnqueueTps": 0.0,
         "timerDequeueTps": 0.0,

@@ -243,7 +243,8 @@ def entries(broker: Broker, call: Call[QueryConsumeQueue]) -> Outcome:
     filter_data = None
     if request.consumer_group is not None:
         offline = f"{request.consumer_group}@{request.topic} is not online!"
-        filter_data = offline if wanted is None else "null"
+        known = broker.conditions.told(request.topic, request.consumer_group)
+        filter_data = offline if wanted is None else known
     until = min(high, request.index + max(0, min(request.count, ENTRIES_MAX)))
     found = []
     for index in range(request.index, until):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-DEFAULT_NAMESRV = "127.0.0.1:9876"
+from hotfire.places import DEFAULT_NAMESRV
 
 
 def add_namesrv(parser: argparse.ArgumentParser) -> None:

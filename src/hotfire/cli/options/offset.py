@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hotfire.cli.options import add_json, add_namesrv, add_tls, number, queue
-from hotfire.cli.options.places import TIME_HELP, reset_place
+from hotfire.places import TIME_HELP, reset_place
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

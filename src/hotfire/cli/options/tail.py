@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hotfire.cli.options import add_json, add_namesrv, add_tls, positive
-from hotfire.cli.options.places import TIME_HELP, Place, start_place
+from hotfire.places import TIME_HELP, Place, start_place
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +17,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"earliest, latest (unless told otherwise), a time, or an offset in every queue; {TIME_HELP}",
     )  # fmt: skip
     parser.add_argument("--tags", metavar="EXPRESSION", default="*", help="only these tags: 'a || b'")
+    parser.add_argument(
+        "--sql", metavar="CONDITION",
+        help="only messages whose properties fulfil this SQL92 condition: 'price > 10 AND shop IS NOT NULL'",
+    )  # fmt: skip
     parser.add_argument(
         "--count", "--max", dest="max", metavar="N", type=positive, help="stop after N messages"
     )

@@ -24,6 +24,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--queues", metavar="N", type=positive, default=QUEUES,
         help="queues on each broker, to read and to write (%(default)s)",
     )  # fmt: skip
+    create.add_argument(
+        "--shrink", action="store_true",
+        help="also when it has more queues now, whose messages can then no longer be read",
+    )  # fmt: skip
     delete.add_argument("--cluster", metavar="NAME", help="on the brokers of this cluster only")
     delete.add_argument("--yes", action="store_true", help="really; without it, what would go is told")
     for action in (listing, route, stats, create, delete):

@@ -187,6 +187,14 @@ class GetAllDelayOffset(Request, code=RequestCode.GET_ALL_DELAY_OFFSET, reply=No
     """How far each delay level has been delivered."""
 
 
+class GetTimerCheckPoint(Request, code=RequestCode.GET_TIMER_CHECK_POINT, reply=None, needs=[peer()]):
+    """How far the timer wheel is, for a slave."""
+
+
+class GetTimerMetrics(Request, code=RequestCode.GET_TIMER_METRICS, reply=None, needs=[peer()]):
+    """How many messages of each topic wait in the timer wheel."""
+
+
 class SetMessageRequestMode(
     Request, code=RequestCode.SET_MESSAGE_REQUEST_MODE, reply=None, needs=[manage("body")]
 ):

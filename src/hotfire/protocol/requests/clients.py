@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from hotfire.protocol.codes import RequestCode
-from hotfire.protocol.fields import Int32, wire
-from hotfire.protocol.request import NoFields, Reply, Request, manage, read, use
+from hotfire.protocol.fields import Int32, Int64, wire
+from hotfire.protocol.request import NoFields, Reply, Request, manage, peer, read, use
 
 
 class HeartbeatReply(Reply):
     supports_v2: bool = wire("IS_SUPPORT_HEART_BEAT_V2", default=True)
     subscription_changed: bool = wire("IS_SUB_CHANGE", default=False)
+
+
+class RegisterFilterServerReply(Reply):
+    filter_server_id: str
+    broker_name: str
 
 
 # --- client -> broker: membership ---
@@ -46,6 +51,35 @@ class CheckClientConfig(Request, code=RequestCode.CHECK_CLIENT_CONFIG, reply=Non
 class QueryAssignment(Request, code=RequestCode.QUERY_ASSIGNMENT, reply=None, needs=[use("body")]):
     """Which queues are mine? Asked by members that let the broker share them."""
 
+    body: bytes = b""
+
+
+# --- filter servers ---
+
+
+class RegisterFilterServer(
+    Request,
+    code=RequestCode.REGISTER_FILTER_SERVER,
+    reply=RegisterFilterServerReply,
+    needs=[peer()],
+):
+    """A filter server says to its broker that it is there, again and again."""
+
+    filter_server_addr: str
+
+
+class RegisterMessageFilterClass(
+    Request,
+    code=RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
+    reply=None,
+    needs=[read("topic"), use("consumer_group")],
+):
+    """A consumer says to a filter server which class it filters by. The body is the source of the class."""
+
+    consumer_group: str
+    topic: str
+    class_name: str
+    class_crc: Int32 = wire("classCRC")
     body: bytes = b""
 
 
@@ -141,3 +175,16 @@ class GetConsumerStatusFromClient(
 
 class NotifyConsumerIdsChanged(Request, code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, reply=None, needs=[]):
     consumer_group: str
+
+
+class CheckTransactionState(Request, code=RequestCode.CHECK_TRANSACTION_STATE, reply=None, needs=[]):
+    """How did this transaction end? The body is the half message; the answer is an EndTransaction."""
+
+    topic: str | None = None
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+    body: bytes = b""

@@ -72,6 +72,58 @@ class SendBatchMessage(
     """Several messages in one body."""
 
 
+class RecallReply(Reply):
+    msg_id: str
+    region_id: str | None = wire("MSG_REGION", default="DefaultRegion")
+
+
+class RecallMessage(Request, code=RequestCode.RECALL_MESSAGE, reply=RecallReply, needs=[write("topic")]):
+    """A message that waits for its time is taken back, named by the handle its send was answered with."""
+
+    producer_group: str | None = None
+    topic: str
+    recall_handle: str
+    broker_name: str | None = wire("bname", default=None)
+
+
+class SendReplyMessage(
+    SendMessage, code=RequestCode.SEND_REPLY_MESSAGE, reply=SendReply, needs=[write("topic")]
+):
+    """The answer to a request; its properties say which client waits for it."""
+
+
+class SendReplyMessageV2(
+    SendMessage,
+    code=RequestCode.SEND_REPLY_MESSAGE_V2,
+    reply=SendReply,
+    needs=[write("topic")],
+    names=_LETTERS,
+):
+    """The same with short names."""
+
+
+class PushReplyMessageToClient(
+    Request, code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, reply=None, needs=[write("topic")]
+):
+    """Broker -> client: the reply one of its requests waits for."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+    body: bytes = b""
+
+
 class ConsumerSendMsgBack(Request, code=RequestCode.CONSUMER_SEND_MSG_BACK, reply=None, needs=[use("group")]):
     """A message a consumer could not handle, named by its place in the log."""
 
@@ -83,6 +135,31 @@ class ConsumerSendMsgBack(Request, code=RequestCode.CONSUMER_SEND_MSG_BACK, repl
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
     broker_name: str | None = wire("bname", default=None)
+
+
+class EndTransaction(Request, code=RequestCode.END_TRANSACTION, reply=None, needs=[write("topic")]):
+    """The outcome of a transaction, or that it is not known yet (0). Sent oneway."""
+
+    topic: str | None = None
+    producer_group: str
+    tran_state_table_offset: Int64
+    """The half message's place in its queue; `commit_log_offset` its place in the log."""
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    """The bits of a record's system flag: 8 commits, 12 rolls back."""
+    from_transaction_check: bool | None = False
+    msg_id: str
+    transaction_id: str | None = None
+    broker_name: str | None = wire("bname", default=None)
+
+
+class ResumeCheckHalfMessage(
+    Request, code=RequestCode.RESUME_CHECK_HALF_MESSAGE, reply=None, needs=[manage()]
+):
+    """Ask again about a half message that was laid aside because nobody knew its outcome."""
+
+    topic: str | None = None
+    msg_id: str | None = None
 
 
 class PullMessage(

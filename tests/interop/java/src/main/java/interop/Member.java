@@ -9,6 +9,7 @@ import java.util.TreeSet;
 import java.util.function.Predicate;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -62,6 +63,12 @@ final class Member implements AutoCloseable {
 
     Member subscribe(String topic, String expression) throws Exception {
         consumer.subscribe(topic, expression);
+        topics.add(topic);
+        return this;
+    }
+
+    Member subscribe(String topic, MessageSelector selector) throws Exception {
+        consumer.subscribe(topic, selector);
         topics.add(topic);
         return this;
     }

@@ -40,9 +40,14 @@ public final class Rows {
         FilterRows.register(STORIES);
         ConsumeRows.register(STORIES);
         RetryRows.register(STORIES);
+        TransactionRows.register(STORIES);
+        TimerRows.register(STORIES);
         GroupRows.register(STORIES);
         OffsetRows.register(STORIES);
         PlainRows.register(STORIES);
+        RequestRows.register(STORIES);
+        TraceRows.register(STORIES);
+        FilterServerRows.register(STORIES);
     }
 
     private Rows() {

@@ -1,4 +1,7 @@
-"""Places to begin at: the earliest message, the latest, a time, an offset, so many on or back."""
+"""Places as people write them: the name server on this machine; the earliest message, the latest, a time.
+
+Help needs it, so it stands on the standard library alone.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ from typing import Literal, NamedTuple
 _AGO = re.compile(r"([0-9]{1,9})([smhd])")
 _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2})?")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+"""Asked by commands when neither they nor NAMESRV_ADDR say whom to ask."""
 
 TIME_HELP = "a time is 15m or 2h ago, 10:30 today, or 2026-01-31T10:30"
 

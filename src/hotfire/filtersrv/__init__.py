@@ -1,0 +1,1 @@
+"""The filter server: pulls, answered through functions that the operator installed."""
