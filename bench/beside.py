@@ -187,6 +187,7 @@ def measure(
     seconds: int,
     drain_bytes: int,
 ) -> None:
+    did: dict[str, list[int]] = {kind: [] for kind in kinds}
     with HotfireProcess(place / "server") as server:
         prepare(tools, server, drain_bytes)
         for pair in range(pairs):
@@ -200,6 +201,16 @@ def measure(
                     raise RuntimeError(f"{kind}: the others did nothing")
                 say(f"{kind}: {sum(counts)} of theirs meanwhile")
                 piece.runs.append(run)
+                did[kind].append(sum(counts))
+    piece.facts |= {f"others, {kind}": told(kind, counts) for kind, counts in did.items()}
+
+
+def told(kind: str, counts: list[int]) -> str:
+    """How much the others did in a run: a figure beside those who did little says little."""
+    if kind == "drain":
+        least, most = (count * DRAIN_BODY_BYTES >> 20 for count in (min(counts), max(counts)))
+        return f"{least} to {most} MiB of bodies read in a run"
+    return f"{min(counts)} to {max(counts)} {'answers' if kind == 'queries' else 'peers'} in a run"
 
 
 def turn(tools: LoadTools, server: HotfireProcess, kind: str, who: str, pair: int, seconds: int) -> Run:

@@ -252,7 +252,7 @@ TITLES: dict[str, str] = {
     "backlog-send": f"send {BODY_BYTES} B, 8 × 64, synced, beside a backlog",
     "backlog-tail": "one group at the tail, 500 sends/s, synced, beside a backlog",
     "beside-queries": "2000 sends/s, synced, beside 100 askers of key queries",
-    "beside-drain": "2000 sends/s, synced, beside a drain of 4 GiB from a cold cache",
+    "beside-drain": "2000 sends/s, synced, beside a reader of a cold log",
     "beside-siege": "2000 sends/s, synced, beside 10 000 idle peers, 500 slow readers, 500 half frames",
     "transactions-sync": "transactions of 128 B, half and commit, 8 × 32, synced",
     "transactions-async": "transactions of 128 B, half and commit, 8 × 32, not synced",
