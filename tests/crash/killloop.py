@@ -56,6 +56,8 @@ class Books:
     """Queue, offset, unique id; in the order they came to the consumer."""
     uncovered: int = 0
     """Deliveries behind the offset the broker came back with: those come again."""
+    persisted: dict[int, int] = field(default_factory=dict)
+    """The group's offset by queue, as the file had it when the broker was dead."""
     sent_back: set[str] = field(default_factory=set)
     unknown_backs: int = 0
 
@@ -228,6 +230,8 @@ class Consumer:
         offset = int((reply.fields or {}).get("offset", 0)) if reply.code == 0 else 0
         before = self._positions.get(queue_id, 0)
         assert offset <= before, f"queue {queue_id}: the broker says {offset}, only {before} were delivered"
+        covered = self._books.persisted.get(queue_id, 0)
+        assert offset >= covered, f"queue {queue_id}: the broker says {offset}, {covered} was persisted"
         self._books.uncovered += before - offset
         self._positions[queue_id] = offset
 

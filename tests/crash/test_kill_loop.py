@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hotfire.broker.offsets import read_offsets
+from hotfire.protocol.javajson import loads
 from hotfire.protocol.record import Record
-from tests.crash.killloop import KINDS, QUEUES, RETRY_TOPIC, TOPIC, Books, KillLoop, stored, unique_id
+from tests.crash.killloop import GROUP, KINDS, QUEUES, RETRY_TOPIC, TOPIC, Books, KillLoop, stored, unique_id
 from tests.peers.hotfire import HotfireProcess
 from tests.peers.remoting import create_topic
 
@@ -22,6 +24,13 @@ START_CPU_SECONDS_MAX = 2.0
 SETTINGS = ["messageDelayLevel=1s 2s", "flushConsumerOffsetInterval=50"]
 
 
+def persisted(store: Path) -> dict[int, int]:
+    """The group's offsets by queue in the file of a dead broker: what a start may not fall behind."""
+    (table,) = store.rglob("consumerOffset.json")
+    _, offsets, _ = read_offsets(loads(table.read_bytes()))
+    return offsets[TOPIC, GROUP]
+
+
 async def kill_and_go_on(server: HotfireProcess, loop: KillLoop, kills: int, between: int) -> list[float]:
     """What each start took of the processor."""
     rng, starts = random.Random(SEED), []
@@ -32,6 +41,7 @@ async def kill_and_go_on(server: HotfireProcess, loop: KillLoop, kills: int, bet
             await loop.acknowledged(len(books.acknowledged) + between + rng.randrange(200))
             loop.cluster.goes_down()
             await asyncio.to_thread(server.kill9)
+            books.persisted = await asyncio.to_thread(persisted, server.store)
             await asyncio.to_thread(server.restart)
             starts.append(server.ready_cpu_seconds)
             loop.cluster.is_up(server.broker)
