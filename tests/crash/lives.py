@@ -65,8 +65,10 @@ class Lives:
         seed: int,
         settings: Mapping[str, int | str] = SMALL,
         meanwhile: Mapping[str, int | str] | None = None,
+        steps: int = STEPS,
     ) -> None:
-        """`meanwhile` are settings of the lives alone, not of the looks back."""
+        """`meanwhile` are settings of the lives alone, not of the looks back; `steps` of work make a life."""
+        self._steps = steps
         self.server = InjectedHotfire(directory, arguments=arguments(settings))
         self._meanwhile = arguments(meanwhile or {})
         self.traffic = Traffic(
@@ -128,7 +130,7 @@ class Lives:
                 await asyncio.to_thread(remoting.create_topic, broker, TOPIC, QUEUES)
                 self._topics.append(TOPIC)
             async with await Peer.connect(broker) as peer:
-                for step in range(STEPS):
+                for step in range(self._steps):
                     await self._make(peer, broker, f"{self._lives}-{step}")
                     await self.traffic.acknowledged(len(self.traffic.acks) + ACKS_PER_STEP)
         except (Unreachable, OSError):

@@ -23,6 +23,9 @@ SEED = 2024
 KILLS_PER_CLASS = 20
 MISSES_MAX = 10
 REMOVALS = 16
+LEAVING_STEPS = 40
+"""A life in which files leave is long enough for every removal to come; the kill ends it."""
+FILES_PER_LIFE = 100
 BULK = {"commitlog", "commitlog/", "consumequeue", "consumequeue/", "index", "index/"}
 """Files whose names change while it runs; the others are struck by name."""
 BULK_SHARE = 4
@@ -128,27 +131,33 @@ def test_kills_while_expired_files_leave_lose_nothing_that_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Killed at removals of segments, queue and index files: all that is in the segments left is there."""
-    lives = Lives(tmp_path, SEED + 2, meanwhile=LEAVING)
+    lives = Lives(tmp_path, SEED + 2, meanwhile=LEAVING, steps=LEAVING_STEPS)
     kills = asyncio.run(kill_at_removals(lives))
     report(capsys, "leaving", kills, lives)
-    assert kills >= REMOVALS - MISSES_MAX
+    assert kills == REMOVALS
     assert min((lives.server.store / "commitlog").iterdir()).name > f"{0:020d}", "segments were to leave"
 
 
 async def kill_at_removals(lives: Lives) -> int:
     """Kill at the first, the second ... file that leaves, segment or queue file; how often it died of it."""
-    root = lives.server.store
-    files = [str(root / "commitlog" / f"{number * SEGMENT_BYTES:020d}") for number in range(150)]
-    for queue_id in range(QUEUES):
-        queue = root / "consumequeue" / TOPIC / str(queue_id)
-        files += [str(queue / f"{number * 1000:020d}") for number in range(60)]
     kills = 0
     async with lives.running():
         await lives.live([])
         for number in range(REMOVALS):
-            kills += await lives.kill_at(Point("unlink", 1 + number % 8), files)
+            kills += await lives.kill_at(Point("unlink", 1 + number % 8), next_files(lives.server.store))
             await lives.look_back()
     return kills
+
+
+def next_files(root: Path) -> list[str]:
+    """Those that can leave in the next life: from the first there is, as many as one can fill."""
+    files = []
+    folders = [(root / "commitlog", SEGMENT_BYTES)]
+    folders += [(root / "consumequeue" / TOPIC / str(queue_id), 1000) for queue_id in range(QUEUES)]
+    for folder, size in folders:
+        first = min((int(file.name) for file in folder.iterdir()), default=0)
+        files += [str(folder / f"{first + number * size:020d}") for number in range(FILES_PER_LIFE)]
+    return files
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Subscriptions by an SQL92 condition: filtered here, so that nothing unwanted travels."""
 
+import itertools
 import json
 from typing import Any
 
@@ -229,6 +230,10 @@ def test_what_waits_to_be_compiled_goes_with_its_group_and_its_topic(make: Make,
     assert not heart.broker.conditions.has("T")
 
 
+_unread = itertools.count(7_000_000)
+"""Numbers for conditions that nothing else in this process compiles."""
+
+
 def test_a_wrong_condition_is_compiled_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it is pulled by; the answer names its place each time."""
     heart = make()
@@ -240,7 +245,7 @@ def test_a_wrong_condition_is_compiled_once(make: Make, monkeypatch: pytest.Monk
         raise ConditionError(condition, 4, "wrong")
 
     monkeypatch.setattr(sql92, "compile_anew", compile_anew)
-    wrong = f"a > > {id(heart)}"
+    wrong = f"a > > {next(_unread)}"
     for _ in range(5):
         assert "column 5, at '> " in (pull(heart, wrong).remark or "")
     assert read == [wrong]
