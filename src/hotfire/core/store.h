@@ -134,6 +134,8 @@ typedef struct {
     _Atomic int64_t turned_bytes;  /* written so far */
     _Atomic int is_writing;        /* it has a turn in its hands now */
     const char *error_step;
+    int blank_fd;                  /* the flusher's own: the file it wrote zeros to, ahead of the log, up to where, its size, */
+    int64_t blank_until, blank_limit, blank_seen; /* and where the log was then */
     uint8_t *pool;                 /* locked memory of both turns, if any */
     size_t pool_bytes;
     int mark_fd;                   /* where the flusher says how far the log is synced */

@@ -524,3 +524,65 @@ def test_without_sync_the_sync_cannot_fail(twin: ModuleType) -> None:
     finally:
         journal.close()
         os.close(fd)
+
+
+# --- zeros ahead of the log, written by the compiled twin alone ---
+
+AHEAD, WIDE = 1 << 20, 4 << 20
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Iterator[tuple[Any, int]]:
+    """A journal over two large segments full of what another life left behind, and the first one's file."""
+    journal = TWINS["compiled"].Journal(0, WIDE)
+    fds = []
+    for number in range(2):
+        path = tmp_path / str(number)
+        path.write_bytes(b"\xaa" * WIDE)
+        fds.append(os.open(path, os.O_RDWR))
+        journal.add_segment(number * WIDE, WIDE, fds[-1])
+    yield journal, fds[0]
+    journal.close()
+    for fd in fds:
+        os.close(fd)
+
+
+def write_turn(journal: Any, size: int, sync: int = 1) -> int:
+    """A turn of one record of so many bytes; where it ended."""
+    assert journal.reserve(size) is not None
+    end: int = journal.append(b"r" * size, None, 0, 0)
+    assert journal.submit(sync)
+    wait_for(journal.fileno())
+    assert journal.complete() == end
+    return end
+
+
+def test_blocks_ahead_of_a_synced_log_are_written_before_their_turn(wide: tuple[Any, int]) -> None:
+    """A megabyte at once; what follows it is written when the log comes near its end, not before."""
+    journal, fd = wide
+    write_turn(journal, 5000)
+    assert os.pread(fd, WIDE, 8192) == bytes(AHEAD) + b"\xaa" * (WIDE - 8192 - AHEAD)
+    while write_turn(journal, 5000) + AHEAD // 4 <= 8192 + AHEAD:
+        assert os.pread(fd, 1, 8192 + AHEAD) == b"\xaa"
+    assert os.pread(fd, AHEAD, 8192 + AHEAD) == bytes(AHEAD)
+
+
+def test_zeros_never_cover_the_log_nor_leave_the_file(wide: tuple[Any, int]) -> None:
+    """Turns of all sizes to the end of one file and into the next."""
+    journal, fd = wide
+    rng, end = random.Random(7), 0
+    while end < WIDE - 700_000:
+        end = write_turn(journal, rng.choice([100, 4096, 30_000, 300_000, 600_000]))
+    last = write_turn(journal, WIDE - end - 100)
+    assert os.pread(fd, WIDE, 0)[:last] == b"r" * last
+    assert last <= WIDE == os.fstat(fd).st_size
+    write_turn(journal, 200)
+    assert os.fstat(fd).st_size == WIDE
+
+
+@pytest.mark.parametrize(("size", "sync"), [(500_000, 1), (5000, 0)], ids=["large", "not synced"])
+def test_nothing_is_written_ahead_of(wide: tuple[Any, int], size: int, sync: int) -> None:
+    """Large turns would pay for each byte twice, and without a sync nobody waits."""
+    journal, fd = wide
+    end = write_turn(journal, size, sync)
+    assert os.pread(fd, 100_000, end) == b"\xaa" * 100_000
