@@ -97,6 +97,8 @@ def test_no_acknowledgement_leaves_before_its_record_is_on_the_disk(tmp_path: Pa
     assert not early, f"{len(early)} of {len(acks)} replies left before the sync: {early[:3]}"
     assert len(trace.syncs) < len(acks) / 8, f"{len(trace.syncs)} syncs for {len(acks)} messages"
     assert trace.writes[-1].end > 2 * SEGMENT_BYTES, "segments were to end under this load"
+    assert trace.blanks, "zeros are written ahead of small turns"
+    assert not trace.wiped()
     power_cuts_keep_what_was_acknowledged(trace, acks, tmp_path)
     queues_follow_beside_the_sends(trace)
     (tmp_path / "strace.out").unlink()  # kept only when something was found in it

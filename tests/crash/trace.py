@@ -143,6 +143,9 @@ class Trace:
 
     segment_bytes: int
     writes: list[LogWrite] = field(default_factory=list)
+    """Of records."""
+    blanks: list[LogWrite] = field(default_factory=list)
+    """Zeros, ahead of them."""
     syncs: list[LogSync] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     queue_syncs: list[Call] = field(default_factory=list)
@@ -181,13 +184,21 @@ class Trace:
             self.syncs.append(LogSync(segment, call.begin, call.end, call.seconds))
         elif call.name == "pwrite64":
             self.log_pids.add(call.pid)
-            self.writes.append(
-                LogWrite(segment + call.last_argument, call.data[: call.result], call.end, call.seconds)
-            )
+            data = call.data[: call.result]
+            written = self.writes if any(data) else self.blanks
+            written.append(LogWrite(segment + call.last_argument, data, call.end, call.seconds))
         else:
             raise AssertionError(f"{call.name} on the log, which this reader does not know")
 
     # --- the judgement ---
+
+    def wiped(self) -> list[LogWrite]:
+        """Zeros that went where records were already."""
+        return [
+            blank
+            for blank in self.blanks
+            if any(w.start < blank.end and blank.start < w.end and w.done < blank.done for w in self.writes)
+        ]
 
     def too_early(self) -> list[Reply]:
         """Replies that left before their record was written and then synced."""
@@ -253,7 +264,7 @@ class Trace:
         log.mkdir(parents=True)
         for segment in sorted({sync.segment for sync in self.syncs}):
             content = bytearray(self.segment_bytes)
-            for write in self.writes:
+            for write in sorted((*self.writes, *self.blanks), key=lambda write: write.done):
                 if segment <= write.start < segment + self.segment_bytes and write.done < safe.get(
                     segment, 0
                 ):
