@@ -251,6 +251,8 @@ TITLES: dict[str, str] = {
     **{case.name: case.title for case in CASES},
     "backlog-send": f"send {BODY_BYTES} B, 8 × 64, synced, beside a backlog",
     "backlog-tail": "one group at the tail, 500 sends/s, synced, beside a backlog",
+    "backlog-drain": f"pull 32 × {BODY_BYTES} B from a backlog's start, in memory, beside its newest",
+    "backlog-drain-cold": f"pull 32 × {BODY_BYTES} B from a backlog's start, not in memory",
     "beside-queries": "2000 sends/s, synced, beside 100 askers of key queries",
     "beside-drain": "2000 sends/s, synced, beside a reader of a cold log",
     "beside-siege": "2000 sends/s, synced, beside 10 000 idle peers, 500 slow readers, 500 half frames",

@@ -69,6 +69,8 @@ GOALS: tuple[Goal, ...] = (
     Goal("java-producer", "cpu_us"),
     Goal("backlog-send", "rate", "empty", at_least=0.9),
     Goal("backlog-tail", "p99_ms", "empty", at_most=1.1),
+    Goal("backlog-drain", "rate", "newest", at_least=0.8),
+    Goal("backlog-drain-cold", "rate", None),
     Goal("beside-queries", "p99_ms", "alone", at_most=1.5),
     Goal("beside-drain", "p99_ms", "alone", at_most=2.0),
     Goal("beside-siege", "p99_ms", "alone", at_most=2.0),

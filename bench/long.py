@@ -2,11 +2,15 @@
 
 A hundred million messages of 128 B nobody consumes, or as many as half of the free disk takes, which the page
 then says. Both brokers stay up and are loaded in turns; the empty one starts anew for each pair.
+
+Before it is so great, while all of it is in memory, its first messages are read from the start in turns with
+its newest; in the end its first ones once more, from the disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
@@ -15,6 +19,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.beside import go_cold
 from bench.cases import BODY_BYTES, FLUSHES, QUEUES, Case, Send, Tails
 from bench.compare import say
 from bench.drivers import LoadTools, settle
@@ -28,7 +33,13 @@ MESSAGES = 100_000_000
 BYTES_PER_MESSAGE = 420
 """In the log 358 B, its queue entry 20 B, its index entry 20 B, and what the index's slots take."""
 DISK_SHARE_MAX = 0.5
+MEMORY_SHARE = 0.125
 FILL_STEP = 5_000_000
+FIRST, NEWEST = "first", "newest"
+"""Topics of the backlog's beginning, and of its end while all of it is in memory."""
+BATCH = 32
+COLD_SECONDS = 4
+"""A drain from the disk is to end before it comes to what it has read already."""
 CASES: tuple[Case, ...] = (
     Send("backlog-send", "", "sync"),
     Tails("backlog-tail", "", "sync", groups=1, rate=500, window=16),
@@ -40,10 +51,24 @@ def affordable(wanted: int, place: Path) -> int:
     return min(wanted, int(shutil.disk_usage(place).free * DISK_SHARE_MAX / BYTES_PER_MESSAGE))
 
 
+def in_memory(messages: int) -> int:
+    """As many messages as, twice, the memory holds, and brokers take for being there: 40 % of it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(messages // 4, int(memory * MEMORY_SHARE / BYTES_PER_MESSAGE))
+
+
 def measure(place: Path, piece: Piece, *, messages: int, pairs: int, seconds: int) -> None:
     tools = LoadTools(place)
     with HotfireProcess(place / "full", flush_disk_type=FLUSHES["sync"]) as full:
-        piece.facts["stored"] = _fill(tools, full, messages)
+        part = in_memory(messages)
+        told = [_fill(tools, full, topic, part) for topic in (FIRST, NEWEST)]
+        piece.facts["drained"] = f"{part:,} messages in {QUEUES} queues, {BATCH} asked for at a time"
+        for pair in range(pairs):
+            for topic in (FIRST, NEWEST)[:: 1 if pair % 2 == 0 else -1]:
+                _warm(tools, full, topic, part)
+                piece.runs.append(_drain(tools, "backlog-drain", full, topic, pair, seconds))
+        told.append(_fill(tools, full, "backlog", messages - 2 * part))
+        piece.facts["stored"] = _stored(full, told)
         for pair in range(pairs):
             with HotfireProcess(place / f"empty-{pair}", flush_disk_type=FLUSHES["sync"]) as empty:
                 tools.fill(empty.broker, "warm", count=100_000, body=BODY_BYTES, queues=QUEUES)
@@ -52,21 +77,58 @@ def measure(place: Path, piece: Piece, *, messages: int, pairs: int, seconds: in
                     for name in list(servers)[:: 1 if pair % 2 == 0 else -1]:
                         piece.runs.append(_turn(tools, case, name, servers[name], pair, seconds))
             shutil.rmtree(place / f"empty-{pair}")
+        for pair in range(pairs):
+            go_cold(full)
+            piece.runs.append(_drain(tools, "backlog-drain-cold", full, FIRST, pair, COLD_SECONDS))
 
 
-def _fill(tools: LoadTools, server: HotfireProcess, messages: int) -> str:
-    remoting.create_topic(server.broker, "backlog", QUEUES)
+def _warm(tools: LoadTools, server: HotfireProcess, topic: str, messages: int) -> None:
+    """Until all of it was read once: it is in memory then."""
+    seconds = 2
+    while (
+        tools.pull(server.broker, topic, queues=QUEUES, readers=1, batch=BATCH, seconds=seconds).acked
+        < messages
+    ):
+        seconds *= 2
+
+
+def _fill(tools: LoadTools, server: HotfireProcess, topic: str, messages: int) -> tuple[int, float]:
+    """How many are there then, and how long it took."""
+    remoting.create_topic(server.broker, topic, QUEUES)
     began, stored = time.monotonic(), 0
     while stored < messages:
-        count = min(FILL_STEP, messages - stored)
-        stored += tools.fill(server.broker, "backlog", count=count, body=BODY_BYTES, queues=QUEUES).acked
-        say(f"stored {stored:,} of {messages:,}")
-    there = sum(remoting.max_offsets(server.broker, "backlog", QUEUES))
-    assert there >= messages, f"{messages} acknowledged, {there} stored"
+        step = min(FILL_STEP, messages - stored)
+        stored += tools.fill(server.broker, topic, count=step, body=BODY_BYTES, queues=QUEUES).acked
+        say(f"{topic}: stored {stored:,} of {messages:,}")
+    there = sum(remoting.max_offsets(server.broker, topic, QUEUES))
+    assert there >= messages, f"{topic}: {messages} acknowledged, {there} stored"
+    return there, time.monotonic() - began
+
+
+def _stored(server: HotfireProcess, told: list[tuple[int, float]]) -> str:
     used = sum(path.stat().st_blocks * 512 for path in server.store.rglob("*") if path.is_file())
+    there, seconds = (sum(column) for column in zip(*told, strict=True))
     return (
         f"{there:,} messages of {BODY_BYTES} B, {used / (1 << 30):.1f} GiB on disk, none consumed, "
-        f"in {time.monotonic() - began:.0f} s"
+        f"in {seconds:.0f} s"
+    )
+
+
+def _drain(tools: LoadTools, case: str, server: HotfireProcess, topic: str, pair: int, seconds: int) -> Run:
+    """Read from the topic's start, by readers who cost this machine little themselves."""
+    settle()
+    meter = Meter(server.pid)
+    measured = tools.pull(server.broker, topic, queues=QUEUES, readers=1, batch=BATCH, seconds=seconds)
+    cpu_s, foreign_share = meter.stop()
+    say(f"{case} | {topic} {measured.rate:,.0f} msg/s others={foreign_share:.0%}")
+    return Run(
+        case=case,
+        server="hotfire" if topic == FIRST else NEWEST,
+        pair=pair,
+        **asdict(measured),
+        cpu_us=cpu_s / max(measured.acked, 1) * 1e6,
+        anonymous_bytes=anonymous_bytes(server.pid),
+        foreign_share=foreign_share,
     )
 
 

@@ -23,6 +23,7 @@ SERVERS = (
     "floor",
     "redis",
     "empty",
+    "newest",
     "alone",
     "grpc",
     "kafka",

@@ -1,16 +1,18 @@
 """Configuration files written for Apache's broker and name server work as they are."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from hotfire.apache_settings import IMPORTANT
 from hotfire.settings import load_properties
-from tests.broker.programs import broker_config, namesrv_config, run, running
+from tests.broker.programs import Program, broker_config, config_file, namesrv_config, run, running
 from tests.broker.test_commands import complaint
 from tests.peers import remoting
-from tests.peers.process import poll_until
+from tests.peers.hotfire import executable
+from tests.peers.process import LineProcess, poll_until
 
 SMALLEST = """
 brokerClusterName = DefaultCluster
@@ -132,6 +134,41 @@ def test_name_server_files_and_the_environment(tmp_path: Path) -> None:
     shown = load_properties(output)
     assert set(shown) <= IMPORTANT
     assert {"brokerName", "listenPort", "storePathRootDir", "flushDiskType"} <= set(shown)
+
+
+@pytest.mark.promise(190)
+def test_a_start_line_for_apaches_scripts_starts_ours(tmp_path: Path) -> None:
+    """`sh bin/mqbroker -c FILE -n HOST`, ROCKETMQ_HOME: file and line are obeyed, the store is in ~/store."""
+    home, scripts = tmp_path / "home", executable().parent
+    env = {"HOME": str(home), "ROCKETMQ_HOME": "/opt/rocketmq", "NAMESRV_ADDR": "127.0.0.1:1"}
+    listening = {"bindAddress": "127.0.0.1", "listenPort": 0}
+    names_file = config_file(tmp_path / "namesrv.conf", **listening)
+    broker_file = config_file(tmp_path / "broker.conf", **listening, brokerName="broker-z", brokerId=0)
+
+    def start(script: str, *words: str) -> LineProcess:
+        return LineProcess(["sh", str(scripts / script), *words], log=tmp_path / f"{script}.err", env=env)
+
+    names = start("mqnamesrv", "-c", names_file)
+    try:
+        namesrv = Program(names).namesrv
+        broker = start("mqbroker", "-c", broker_file, "-n", namesrv)
+        try:
+            told = Program(broker).told
+            assert (told["name"], told["data"]) == ("broker-z", str(home / "store"))
+            poll_until(lambda: remoting.route(namesrv, "broker-z"), what="its route", timeout_s=10.0)
+            assert (home / "store/commitlog").is_dir()
+        finally:
+            assert broker.terminate() == 0
+    finally:
+        assert names.terminate() == 0
+    for script in ("mqbroker", "mqnamesrv"):
+        for given, shown in ((env, "/opt/rocketmq"), ({"HOME": str(home)}, str(scripts.parent))):
+            bare = {key: value for key, value in os.environ.items() if key != "ROCKETMQ_HOME"}
+            printed = subprocess.run(
+                ["sh", str(scripts / script), "-p"],
+                env={**bare, **given}, capture_output=True, text=True, timeout=30, check=True,
+            ).stdout  # fmt: skip
+            assert load_properties(printed)["rocketmqHome"] == shown
 
 
 def test_the_advertised_address_is_explained(tmp_path: Path) -> None:

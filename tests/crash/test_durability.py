@@ -86,7 +86,7 @@ def to_flush(broker: str) -> str:
     return table["remainHowManyDataToFlush"]
 
 
-@pytest.mark.promise(47, 54, 228)
+@pytest.mark.promise(47, 54, 216, 228)
 def test_no_acknowledgement_leaves_before_its_record_is_on_the_disk(tmp_path: Path) -> None:
     """64 senders, SYNC_FLUSH: every reply after a sync that began after its write; a sync serves many."""
     # long enough for several flushes of the queues on a slow disk, where they come less often
@@ -150,7 +150,7 @@ def queues_follow_beside_the_sends(trace: Trace) -> None:
         assert claimed.log_timestamp == claimed.queue_timestamp == trace.store_time_before(claimed.durable)
 
 
-@pytest.mark.promise(49)
+@pytest.mark.promise(49, 216)
 def test_without_waiting_the_disk_follows_twice_a_second(tmp_path: Path) -> None:
     """ASYNC_FLUSH: replies do not wait (so the test above can fail); one sync in 500 ms carries them all."""
     trace, acks = traced(tmp_path, "ASYNC_FLUSH", queue_flush_ms=1_000_000, seconds=3.0)

@@ -113,17 +113,18 @@ def is_following(pair: Pair) -> bool | None:
     return asyncio.run(send()) == OK or None
 
 
-@pytest.mark.promise(56, 188, 198)
-def test_a_wiped_master_takes_nothing_acknowledged_along(pair: Pair) -> None:
+@pytest.mark.promise(56, 61, 188, 198)
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_wiped_master_takes_nothing_acknowledged_along(pair: Pair, flush: str) -> None:
     """kill -9 under sends, rm -rf of its store: the slave, made a master, has every SEND_OK at its place."""
-    pair.start("master", brokerRole="SYNC_MASTER")
+    pair.start("master", brokerRole="SYNC_MASTER", flushDiskType=flush)
     remoting.create_topic(pair.address("master"), TOPIC, QUEUES)
-    pair.start("slave", brokerRole="SLAVE", brokerId="1")
+    pair.start("slave", brokerRole="SLAVE", brokerId="1", flushDiskType=flush)
     poll_until(lambda: is_following(pair), what="an acknowledgement of the slave", timeout_s=20.0)
     acknowledged = asyncio.run(send_all(pair, asyncio.Event()))
     assert len(acknowledged) >= ACKNOWLEDGED
     assert pair.processes["slave"].terminate() == 0
-    pair.start("slave", brokerRole="ASYNC_MASTER", brokerId="0")
+    pair.start("slave", brokerRole="ASYNC_MASTER", brokerId="0", flushDiskType=flush)
     poll_until(
         lambda: pair.address("slave") in str(remoting.route(pair.namesrv, TOPIC)) or None,
         what="route to the new master",

@@ -11,6 +11,7 @@ Owns the layout and the judgement. Knows no socket: see `catalogue` and `transcr
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ one, and ours may say more."""
 Where = Literal["broker", "namesrv", "client"]
 Leaf = str | int | float | bool | None
 Layout = dict[str, Leaf]
-HOWS = {"differs", "type", "absent", "is", "lacks", "some"}
+HOWS = {"differs", "type", "times", "absent", "is", "lacks", "some"}
 _MISSING = "(missing)"
 
 
@@ -192,10 +193,10 @@ def _named(text: str, names: Mapping[str, str]) -> str:
 
 @dataclass
 class Volatile:
-    """One forgiven path. `how`: `differs` (both have it), `type` (both have one of the same type), `absent`
-    (it may be there or not), `lacks` (Hotfire has it not), `is` (each side has just what is named), `some`
-    (of the values that a row saw, one side has some and the other the same and more).
-    `sometimes` says that whether it is needed depends on the moment."""
+    """One forgiven path. `how`: `differs` (both have it), `type` (both have one of the same type), `times`
+    (all that either saw are moments), `absent` (it may be there or not), `lacks` (Hotfire has it not), `is`
+    (each side has just what is named), `some` (of the values that a row saw, one side has some and the other
+    the same and more). `sometimes` says that whether it is needed depends on the moment."""
 
     where: str
     code: tuple[int, ...]
@@ -241,6 +242,8 @@ class Volatile:
         if self.how == "some":
             theirs, ours = _values(apache), _values(hotfire)
             return theirs <= ours or ours <= theirs
+        if self.how == "times":
+            return _are_times(apache) and _are_times(hotfire)
         if _MISSING in (apache, hotfire):
             return False
         return self.how == "differs" or type(apache) is type(hotfire)
@@ -283,6 +286,11 @@ def _values(told: Leaf) -> set[str]:
     """
     values = {value.strip("'") for value in str(told).removesuffix(" or missing").split(" | ")}
     return {RETRY_PREFIX if value.startswith(RETRY_PREFIX) else value for value in values} - {_MISSING}
+
+
+def _are_times(told: Leaf) -> bool:
+    """Whether all the values seen are milliseconds of our days; `transcripts` keeps many by their type."""
+    return told == "many ['int']" or all(re.fullmatch(r"[12]\d{12}", one) for one in str(told).split(" | "))
 
 
 def _matches(pattern: str, path: str) -> bool:

@@ -238,6 +238,23 @@ def test_one_retry_topic_is_like_another_in_a_path() -> None:
     assert "body/t/%RETRY%" in seen[0]["pull: broker answers 11 with 0"].layout
 
 
+def test_moments_are_forgiven_and_nothing_else_in_their_place() -> None:
+    entry = Volatile("broker", (11,), "body/*/store_timestamp", "times", REASON)
+    one = Difference(
+        "t: broker answers 11 with 0",
+        "broker",
+        11,
+        "body/*/store_timestamp",
+        1_700_000_000_000,
+        "many ['int']",
+    )
+    assert entry.forgives(one)
+    assert entry.forgives(dataclasses.replace(one, hotfire="1700000000000 | 1700000000001"))
+    for other in (0, -1, "1700000000", "(missing)", "1700000000000 or missing", "1700000000000 | 0", None):
+        assert not entry.forgives(dataclasses.replace(one, hotfire=other))
+        assert not entry.forgives(dataclasses.replace(one, apache=other))
+
+
 def test_some_of_the_same_values_are_forgiven_and_another_value_is_not() -> None:
     entry = Volatile("to broker", (11,), "fields/topic", "some", REASON)
     one = Difference("pull: client asks broker 11", "to broker", 11, "fields/topic", "'%RETRY%a' | 'a'", "a")

@@ -26,7 +26,7 @@ from tests.unit.store.driven import NOW_MS, SMALL, message, ring
 
 CUTS = 4
 LIVES = 50
-GUARD_LIVES_MAX = 400
+SYNC_BLOCKS, ASYNC_BLOCKS = 4, 2
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def lives(seeds: range, cuts: int, *, sync_flush: bool) -> Counter[str]:
     return tally
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(SYNC_BLOCKS))
 def test_what_was_acknowledged_survives_any_cut(block: int) -> None:
     """SYNC_FLUSH: each acknowledged message once, in order, equal, found by its keys; none never sent.
 
@@ -59,7 +59,7 @@ def test_what_was_acknowledged_survives_any_cut(block: int) -> None:
     assert tally["segments rolled"] > LIVES
 
 
-@pytest.mark.parametrize("block", range(2))
+@pytest.mark.parametrize("block", range(ASYNC_BLOCKS))
 def test_what_was_flushed_survives_any_cut(block: int) -> None:
     """ASYNC_FLUSH: everything before the flushed position survives; what survives behind it is a prefix."""
     tally = lives(range(block * LIVES, (block + 1) * LIVES), CUTS, sync_flush=False)
@@ -194,9 +194,11 @@ GUARDS_FROM = {NoSync: 34, NoMapSync: 89}
 
 
 def fails(broken: type[SimDisk], *, sync_flush: bool) -> bool:
-    """Whether one life in so many shows that a step is left out, and does not fail with it."""
-    first = GUARDS_FROM.get(broken, 0) if sync_flush else 0
-    for seed in range(first, first + GUARD_LIVES_MAX):
+    """Whether one of the lives above shows that a step is left out, and does not fail with it."""
+    first, count = (
+        (GUARDS_FROM.get(broken, 0), SYNC_BLOCKS * LIVES) if sync_flush else (0, ASYNC_BLOCKS * LIVES)
+    )
+    for seed in ((first + number) % count for number in range(count)):
         try:
             Life(seed, sync_flush=sync_flush, disk_type=broken).live(CUTS)
         except LifeFailed as failure:

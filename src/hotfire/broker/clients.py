@@ -6,12 +6,21 @@ closes, or when it has been silent for too long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from hotfire.broker.filterservers import FilterServers
-from hotfire.model import ConsumerData, Heartbeat, Subscription
+from hotfire.model import ConsumerData, Heartbeat, Subscription, retry_topic
 from hotfire.net.heart import Connection
+from hotfire.net.quiet import AtMost
+
+log = logging.getLogger("hotfire.broker.clients")
+log.addFilter(AtMost())
+
+DISAGREE_MS = 600_000
+"""Between two warnings about one group whose members subscribe differently."""
+SHOWN_CHARACTERS_MAX = 200
 
 
 @dataclass(slots=True)
@@ -35,6 +44,8 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     fingerprint: int | None = None
     """Of the last heartbeat; 0 of one that brought none."""
+    disagreed_ms: int | None = None
+    """When its log was last told that members subscribe differently."""
 
     @property
     def is_broadcast(self) -> bool:
@@ -131,6 +142,8 @@ class Clients:
         group.consume_from_where = data.consume_from_where
         is_new = connection not in group.members
         group.members[connection] = member
+        if not without_topics and any(one.client_id != member.client_id for one in group.members.values()):
+            _compare(data, member, group)
         changed = False if without_topics else group.subscribe(data.subscriptions)
         return is_new or changed
 
@@ -189,3 +202,27 @@ class Clients:
         if not group.members:
             del self.consumers[name]
         return True
+
+
+def _compare(data: ConsumerData, member: Member, group: ConsumerGroup) -> None:
+    """Say so when a member wants something else than the others do."""
+    retries = retry_topic(data.group)  # a consumer that is polled has none
+    wanted, known = _shown(data.subscriptions, retries), _shown(group.subscriptions.values(), retries)
+    if not wanted or not known or wanted == known:
+        return
+    if group.disagreed_ms is None or member.seen_ms - group.disagreed_ms >= DISAGREE_MS:
+        group.disagreed_ms = member.seen_ms
+        log.warning(
+            "group=%s its members subscribe differently: client=%.200r to %s, others to %s; a message goes "
+            "to one of them, who may not want it: let all members of a group subscribe alike",
+            data.group, member.client_id, *(str(one)[:SHOWN_CHARACTERS_MAX] for one in (wanted, known)),
+        )  # fmt: skip
+
+
+def _shown(subscriptions: Iterable[Subscription], without: str) -> dict[str, str]:
+    """By topic what is wanted of it; tags in order, for theirs means nothing."""
+    return {
+        one.topic: " || ".join(sorted(one.tags)) or one.expression
+        for one in subscriptions
+        if one.topic != without
+    }

@@ -31,6 +31,7 @@ class Offsets:
         self._topics: dict[str, set[str]] = {}
         """Topic -> groups and group -> topics, of what is committed or was pulled."""
         self._version = DataVersion()
+        self._is_adopted = False
         self._dirty = False
         self.is_urgent = False
         """Something was set by hand, which is worth a write of its own."""
@@ -136,7 +137,8 @@ class Offsets:
 
     def adopt(self, version: DataVersion, offsets: OffsetTable) -> None:
         """Take the offsets of a master's table; those it does not have stay."""
-        self._version = version
+        self._dirty = self._dirty or version != self._version
+        self._version, self._is_adopted = version, True
         for (topic, group), row in offsets.items():
             ours = self._row(topic, group)
             if not row.items() <= ours.items():
@@ -214,7 +216,10 @@ class Offsets:
         self._table.save(_tree(self._next(now_ms), self._offsets, self._resets))
 
     def _next(self, now_ms: int) -> DataVersion:
-        self._version = self._version.next(now_ms)
+        """The edition that is written: what was taken of a master is the master's."""
+        if not self._is_adopted:
+            self._version = self._version.next(now_ms)
+        self._is_adopted = False
         return self._version
 
     def _row(self, topic: str, group: str) -> dict[int, int]:

@@ -42,7 +42,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:  # also while a command is only being imported
+        return EXIT_INTERRUPTED
+
+
+def _run(words: list[str]) -> int:
     parser = _parser(next((word for word in words if not word.startswith("-")), None))
     args, rest = parser.parse_known_args(words)
     if args.command is None:
@@ -53,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = importlib.import_module(COMMANDS[args.command][0]).run(args)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Who read our output has enough. Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,6 +16,10 @@ from hotfire.protocol.running import ConsumerRunningInfo
 from hotfire.tables import as_json, table, with_times
 
 UNTOUCHED = "committed -: nothing yet, and the lag counts from offset 0"
+FAILING = (
+    "waiting: to be handled once more; deadLetters: in %DLQ%GROUP. Its consumers' logs say of what each "
+    "message failed; `hotfire group status GROUP --stacks` what they are doing"
+)
 LAG_COLUMNS = ["topic", "queue", "committed", "end", "lag", "inFlight", "lastConsumed"]
 
 
@@ -24,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
         "list": _list,
         "show": _show,
         "lag": _lag,
+        "failing": _failing,
         "status": _status,
         "create": _create,
         "delete": _delete,
@@ -47,6 +52,7 @@ async def _lag(args: argparse.Namespace) -> int:
     async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         lag = await admin.lag(args.group, args.topic)
         untouched = await _untouched(admin, lag)
+        filters = {} if args.json else await _filters(admin, lag)
     rows = [_lag_row(one, is_untouched=one.queue in untouched) for one in lag.queues]
     if args.json:
         print(as_json({**_total(lag), "queues": rows}))
@@ -55,7 +61,51 @@ async def _lag(args: argparse.Namespace) -> int:
         print(table(LAG_COLUMNS, with_times(rows, "lastConsumed")))
     if untouched:
         print(UNTOUCHED)
+    for topic, expression in filters.items():
+        print(f"of {topic} it wants {expression!r}: what it does not want counts until its next commit")
     print(_total_line(lag))
+    return 0
+
+
+async def _filters(admin: Admin, lag: GroupLag) -> dict[str, str]:
+    """What its consumers ask for, of topics it is behind in and does not want all of."""
+    behind = {topic for topic, count in lag.by_topic().items() if count}
+    with suppress(ConsumerNotOnline):
+        wanted = (await admin.connections(lag.group)).subscriptions if behind else {}
+        return {
+            topic: wanted[topic].expression
+            for topic in sorted(behind & wanted.keys())
+            if wanted[topic].expression not in ("", "*")
+        }
+    return {}
+
+
+async def _failing(args: argparse.Namespace) -> int:
+    """A group that is behind may be slow, or fail again and again at the same messages: that first."""
+    async with Admin(args.namesrv, tls=tls_of(args)) as admin:
+        every = [await admin.health(group) for group in await admin.groups()]
+    found = sorted((one for one in every if one.is_failing), key=lambda one: (-one.lag, one.group))
+    rows = [
+        {
+            "group": one.group,
+            "lag": one.lag,
+            "failedInHour": sum(one.failed.values()),
+            "failedIn": " ".join(sorted(one.failed)) or None,
+            "waiting": one.waiting,
+            "deadLetters": one.dead,
+            "consumers": one.consumer_count,
+            "silent": one.silent_count,
+        }
+        for one in found
+    ]
+    if args.json:
+        print(as_json(rows))
+        return 0
+    if rows:
+        print(table(list(rows[0]), rows))
+        print(FAILING)
+    else:
+        print(f"none of {len(every)} groups fails")
     return 0
 
 

@@ -8,47 +8,47 @@ not passed over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Sequence
+from contextlib import suppress
 
 from hotfire.client import offsets as queue_offsets
+from hotfire.client.adminasking import Asking
 from hotfire.client.adminviews import (
     BrokerInfo,
     ConsumedBy,
     Fate,
     GroupConnections,
+    GroupHealth,
     GroupLag,
     QueueLag,
     QueueStats,
     TopicReport,
 )
-from hotfire.client.dialling import TlsChoice
-from hotfire.client.instance import ClientInstance
+from hotfire.client.checks import check_integer, check_offset, check_received, check_text, check_texts
 from hotfire.client.queries import commit_offset, committed_offset
-from hotfire.client.routes import TopicRoute
 from hotfire.errors import (
     BrokerRefused,
     ConfigError,
     ConsumerNotOnline,
-    HotfireError,
+    NoRoute,
     SystemFailed,
-    Unreachable,
+    TopicNotExist,
 )
 from hotfire.model import (
     AUTO_CREATE_TOPIC,
-    ClusterInfo,
+    RETRY_PREFIX,
     MessageQueue,
     Perm,
     ReceivedMessage,
     SubscriptionGroup,
     TopicConfig,
+    dlq_topic,
     is_system_group,
     is_system_topic,
     retry_topic,
 )
 from hotfire.protocol.bodies import TopicList, decode_body, encode_body
 from hotfire.protocol.codes import ResponseCode
-from hotfire.protocol.command import Command
 from hotfire.protocol.members import ClientConnection, ConsumerConnection, GroupList, ResetOffsets
 from hotfire.protocol.reports import ConsumeStats, GroupTable, TopicStats
 from hotfire.protocol.request import Request
@@ -60,7 +60,6 @@ from hotfire.protocol.requests import (
     DeleteTopicInNamesrv,
     GetAllSubscriptionGroupConfig,
     GetAllTopicListFromNameserver,
-    GetBrokerClusterInfo,
     GetConsumerConnectionList,
     GetConsumerRunningInfo,
     GetConsumeStats,
@@ -74,7 +73,6 @@ from hotfire.protocol.requests import (
 )
 from hotfire.protocol.running import ConsumerRunningInfo, DirectResult
 
-TIMEOUT_S = 5.0
 STATS_TIMEOUT_S = 15.0
 """Store times are looked up in the log, which may be cold."""
 CLIENT_TIMEOUT_S = 15.0
@@ -89,7 +87,7 @@ TO_THE_END = -1
 """As a time to reset to: behind the newest message."""
 
 
-class Admin:
+class Admin(Asking):
     """An administrator's client.
 
     >>> async def example() -> None:
@@ -98,62 +96,10 @@ class Admin:
     ...         print((await admin.lag("billing")).total)
     """
 
-    def __init__(
-        self,
-        name_servers: str | Sequence[str] | None = None,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        tls: TlsChoice = False,
-    ) -> None:
-        self._instance = ClientInstance(name_servers, tls=tls)
-        self._timeout_s = timeout_s
-
-    async def start(self) -> None:
-        await self._instance.start()
-
-    async def close(self) -> None:
-        await self._instance.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    # --- brokers -------------------------------------------------------------------------------------
-
-    async def brokers(self, cluster: str | None = None) -> tuple[BrokerInfo, ...]:
-        """Every broker the name server knows, or those of one cluster; slaves behind their master."""
-        info = decode_body(ClusterInfo, (await self._ask_names(GetBrokerClusterInfo())).body)
-        if cluster is not None and cluster not in info.clusters:
-            there = ", ".join(sorted(info.clusters)) or "none"
-            raise ConfigError(f"the name server knows no cluster {cluster}; it has {there}")
-        found = (
-            BrokerInfo(broker.cluster, broker.name, broker_id, address)
-            for broker in info.brokers.values()
-            for broker_id, address in broker.addresses.items()
-            if cluster in (None, broker.cluster)
-        )
-        return tuple(sorted(found))
-
-    async def masters(
-        self, cluster: str | None = None, brokers: Sequence[str] | None = None
-    ) -> tuple[BrokerInfo, ...]:
-        """Where changes are made: all masters, or those named; that one is missing is said at once."""
-        masters = {one.name: one for one in await self.brokers(cluster) if one.is_master}
-        missing = [name for name in brokers or () if name not in masters]
-        if missing or not masters:
-            where = "the name server" if cluster is None else f"cluster {cluster}"
-            unknown = f"no broker {', '.join(missing)}" if missing else "no broker with a master"
-            there = f"; it has {', '.join(masters)}" if masters else ""
-            raise ConfigError(f"{where} knows {unknown}{there}")
-        return tuple(masters[name] for name in (masters if brokers is None else dict.fromkeys(brokers)))
-
     # --- topics --------------------------------------------------------------------------------------
 
     async def topics(self, *, include_system: bool = False) -> tuple[str, ...]:
-        """Every topic the name server knows; the system's own only when asked for."""
+        """Every topic the name server knows; the system's own, and those of retries, only when asked for."""
         topics = await self._topic_list(GetAllTopicListFromNameserver())
         if include_system:
             return tuple(sorted(topics))
@@ -161,10 +107,6 @@ class Admin:
         own = await self._topic_list(GetSystemTopicListFromNs())
         own |= {f"{name}{REPLY_SUFFIX}" for name in own}
         return tuple(topic for topic in sorted(topics) if not (topic in own or _is_hidden(topic)))
-
-    async def route(self, topic: str) -> TopicRoute:
-        """Brokers and queues of the topic, as the name server has them now."""
-        return await self._instance.routes.refresh(topic, self._timeout_s)
 
     async def create_topic(
         self,
@@ -183,6 +125,10 @@ class Admin:
         `queues` are for writing, and for reading unless `read_queues` says otherwise: who takes queues away
         leaves them readable until they are read out. `attributes` look like `+message.type=FIFO,-other`.
         """
+        check_texts(topic=topic)
+        check_text("attributes", attributes)
+        for name, count in (("queues", queues), ("read_queues", read_queues), ("perm", perm)):
+            check_integer(name, count, may_be_none=name == "read_queues")
         request = UpdateAndCreateTopic(
             topic=topic,
             default_topic=AUTO_CREATE_TOPIC,
@@ -198,6 +144,7 @@ class Admin:
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> tuple[BrokerInfo, ...]:
         """Delete the topic and all its messages, on every broker; then name servers forget it."""
+        check_texts(topic=topic)
         gone_from = await self._change(await self.brokers(cluster), DeleteTopicInBroker(topic=topic))
         for address in self._instance.name_servers.addresses:
             await self._ask(address, DeleteTopicInNamesrv(topic=topic, cluster_name=cluster))
@@ -234,6 +181,7 @@ class Admin:
 
     async def group_configs(self, group: str) -> dict[str, SubscriptionGroup]:
         """How each broker that knows the group keeps it, by broker name."""
+        check_texts(group=group)
         answers = await self._ask_masters(GetAllSubscriptionGroupConfig(), self._timeout_s)
         tables = {name: decode_body(GroupTable, answer.body).groups for name, answer in answers.items()}
         return {name: table[group] for name, table in tables.items() if group in table}
@@ -246,7 +194,8 @@ class Admin:
         brokers: Sequence[str] | None = None,
     ) -> tuple[BrokerInfo, ...]:
         """Make the group or change it, on all masters or those chosen."""
-        config = SubscriptionGroup(group) if isinstance(group, str) else group
+        config = group if isinstance(group, SubscriptionGroup) else SubscriptionGroup(group)
+        check_texts(group=config.name)
         request = UpdateAndCreateSubscriptionGroup(body=encode_body(config))
         return await self._change(await self.masters(cluster, brokers), request)
 
@@ -254,11 +203,14 @@ class Admin:
         self, group: str, *, clean_offsets: bool = False, cluster: str | None = None
     ) -> tuple[BrokerInfo, ...]:
         """Delete the group; its offsets too when asked. Its topics for retries and dead letters stay."""
+        check_texts(group=group)
         request = DeleteSubscriptionGroup(group_name=group, clean_offset=clean_offsets)
         return await self._change(await self.masters(cluster), request)
 
     async def lag(self, group: str, topic: str | None = None) -> GroupLag:
         """How far the group is, of all topics or one. GroupNotExist when no broker has heard of it."""
+        check_texts(group=group)
+        check_text("topic", topic)
         tables = await self._consume_stats(group, topic)
         rows = {queue: row for table in tables for queue, row in table.offsets.items()}
         if topic is None:  # asked for all, brokers leave out what the group has never read
@@ -282,6 +234,7 @@ class Admin:
 
     async def connections(self, group: str) -> GroupConnections:
         """Consumers of the group that some broker hears of. ConsumerNotOnline when there is none."""
+        check_texts(group=group)
         clients: dict[str, ClientConnection] = {}
         found: ConsumerConnection | None = None
         masters = await self.masters()
@@ -309,6 +262,7 @@ class Admin:
 
     async def running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
         """What a consumer tells of itself: settings, queues, rates; and where its threads and tasks are."""
+        check_texts(group=group, client_id=client_id)
         request = GetConsumerRunningInfo(consumer_group=group, client_id=client_id, jstack_enable=stacks)
         failure: SystemFailed | None = None
         for broker in await self.masters():  # not every one knows every consumer
@@ -323,6 +277,8 @@ class Admin:
 
     async def consume_directly(self, group: str, client_id: str, message: ReceivedMessage) -> DirectResult:
         """Have one consumer handle the message now, once more; what came of it. Offsets stay as they are."""
+        check_texts(group=group, client_id=client_id)
+        check_received(message)
         request = ConsumeMessageDirectly(
             consumer_group=group,
             client_id=client_id,
@@ -335,6 +291,7 @@ class Admin:
 
     async def consumed_by(self, message: ReceivedMessage) -> tuple[ConsumedBy, ...]:
         """What each group that reads the message's topic, or has read of it, made of the message."""
+        check_received(message)
         queue = message.queue
         request = QueryTopicConsumeByWho(topic=queue.topic)
         answers = await self._ask_readers(queue.topic, request, self._timeout_s)
@@ -359,6 +316,31 @@ class Admin:
             fate = Fate.CONSUMED
         return ConsumedBy(group, fate, committed, online is not None)
 
+    async def health(self, group: str) -> GroupHealth:
+        """How far behind the group is, and whether that is because it fails: what its consumers tell of the
+        last hour, what waits to be tried again, what was given up."""
+        behind = (await self.lag(group)).by_topic()
+        clients: list[str] = []
+        with suppress(ConsumerNotOnline):
+            there = await self.connections(group)
+            clients = [one.client_id for one in there.clients]
+            if there.message_model != "BROADCASTING":
+                for topic in there.subscriptions.keys() - behind.keys():  # it has committed nothing of these
+                    behind |= (await self.lag(group, topic)).by_topic()
+        answers = await asyncio.gather(
+            *(self.running_info(group, one) for one in clients), return_exceptions=True
+        )
+        told = [one for one in answers if isinstance(one, ConsumerRunningInfo)]
+        failed: dict[str, int] = {}
+        for topic, status in (one for info in told for one in info.statuses.items()):
+            if status.consume_failed_count:
+                failed[topic] = failed.get(topic, 0) + status.consume_failed_count
+        dead = 0
+        with suppress(NoRoute, TopicNotExist):  # nothing was ever given up
+            dead = (await self.topic_stats(dlq_topic(group))).count
+        waiting, total = behind.get(retry_topic(group), 0), sum(behind.values())
+        return GroupHealth(group, total, len(clients), len(clients) - len(told), failed, waiting, dead)
+
     async def _check_group(self, group: str) -> None:
         known = await self.groups(include_system=True)
         if group not in known:
@@ -375,6 +357,7 @@ class Admin:
 
     async def offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """What the group has committed of each queue; None where it has nothing."""
+        check_texts(group=group)
         queues = (await self.route(topic)).read_queues
         asked = (committed_offset(self._instance, group, queue) for queue in queues)
         return dict(zip(queues, await asyncio.gather(*asked), strict=True))
@@ -384,6 +367,8 @@ class Admin:
 
         Its consumers are told if they are there.
         """
+        check_texts(group=group)
+        check_integer("timestamp_ms", timestamp_ms)
         moved: dict[MessageQueue, int] = {}
         for broker in await self._readers(topic):
             request = ResetOffset(topic=topic, group=group, timestamp=timestamp_ms)
@@ -400,6 +385,8 @@ class Admin:
 
     async def set_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Let the group go on at `offset` in one queue."""
+        check_texts(group=group)
+        check_offset(queue, offset)
         broker = next(
             (one for one in await self._readers(queue.topic) if one.name == queue.broker_name), None
         )
@@ -428,64 +415,11 @@ class Admin:
             moved[queue] = offset
         return moved
 
-    # --- asking --------------------------------------------------------------------------------------
-
-    async def _ask_names(self, request: Request) -> Command:
-        self._instance.check_usable("admin")
-        return await self._instance.name_servers.ask(request, self._timeout_s)
-
-    async def _ask(self, address: str, request: Request, timeout_s: float | None = None) -> Command:
-        self._instance.check_usable("admin")
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        reply = await self._instance.invoke(address, request, asyncio.get_running_loop().time() + timeout_s)
-        if reply.code != ResponseCode.SUCCESS:
-            raise BrokerRefused(reply.code, reply.remark or "")
-        return reply
-
-    async def _ask_broker(self, broker: BrokerInfo, request: Request, timeout_s: float) -> Command:
-        """Its failure names the broker."""
-        try:
-            return await self._ask(broker.address, request, timeout_s)
-        except BrokerRefused as refused:
-            raise BrokerRefused(refused.code, f"broker {broker.name}: {refused.remark}") from None
-        except Unreachable as error:
-            raise type(error)(f"broker {broker.name}: {error}") from None
-
-    async def _change(self, brokers: Sequence[BrokerInfo], request: Request) -> tuple[BrokerInfo, ...]:
-        for index, broker in enumerate(brokers):
-            try:
-                await self._ask_broker(broker, request, self._timeout_s)
-            except HotfireError as error:
-                done = ", ".join(one.name for one in brokers[:index])
-                if done:
-                    error.add_note(f"done on {done}; not on the others")
-                raise
-        return tuple(brokers)
-
-    async def _ask_masters(self, request: Request, timeout_s: float) -> Mapping[str, Command]:
-        return await self._ask_all(await self.masters(), request, timeout_s)
-
-    async def _ask_readers(self, topic: str, request: Request, timeout_s: float) -> Mapping[str, Command]:
-        return await self._ask_all(await self._readers(topic), request, timeout_s)
-
-    async def _readers(self, topic: str) -> tuple[BrokerInfo, ...]:
-        """One broker of each name that has the topic: its master, or while there is none a slave."""
-        brokers = (await self.route(topic)).data.brokers
-        chosen = ((one, min(one.addresses)) for one in brokers if one.addresses)
-        return tuple(
-            sorted(BrokerInfo(one.cluster, one.name, least, one.addresses[least]) for one, least in chosen)
-        )
-
-    async def _ask_all(
-        self, brokers: Sequence[BrokerInfo], request: Request, timeout_s: float
-    ) -> dict[str, Command]:
-        answers = await asyncio.gather(*(self._ask_broker(one, request, timeout_s) for one in brokers))
-        return {one.name: answer for one, answer in zip(brokers, answers, strict=True)}
-
 
 def _time(timestamp_ms: int) -> int | None:
     return timestamp_ms if timestamp_ms > 0 else None
 
 
 def _is_hidden(topic: str) -> bool:
-    return is_system_topic(topic) or topic.startswith("RMQ_SYS_")  # Apache's newest have no list of names
+    # Apache's newest have no list of names
+    return is_system_topic(topic) or topic.startswith(("RMQ_SYS_", RETRY_PREFIX))

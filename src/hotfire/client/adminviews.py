@@ -106,6 +106,27 @@ class GroupLag:
 
 
 @dataclass(slots=True, frozen=True)
+class GroupHealth:
+    """Whether a group is behind because what it does fails."""
+
+    group: str
+    lag: int
+    consumer_count: int
+    silent_count: int
+    """Consumers that did not tell."""
+    failed: Mapping[str, int] = field(hash=False)
+    """By topic, what its consumers could not handle within the last hour, as they tell."""
+    waiting: int
+    """Messages that came back, and wait to be handled once more."""
+    dead: int
+    """Messages that were given up, as long as brokers keep them."""
+
+    @property
+    def is_failing(self) -> bool:
+        return bool(self.failed or self.waiting or self.dead)
+
+
+@dataclass(slots=True, frozen=True)
 class GroupConnections:
     """Who of a group is there, and what they want."""
 

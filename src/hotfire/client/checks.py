@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex, cast
 
 from hotfire.errors import BrokerRefused, ConfigError, LocalProtocolError
 from hotfire.model import (
     SEND_FORBIDDEN_TOPICS,
     Message,
     MessageQueue,
+    ReceivedMessage,
     check_group_name,
     check_topic_name,
 )
@@ -217,6 +218,34 @@ def check_text(name: str, value: object) -> None:
     """ConfigError unless it is a text, or None."""
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"{name}={value!r:.60} is {_kind(value)}, not str")
+
+
+def check_texts(**given: object) -> None:
+    """ConfigError unless each of them is a text; what may be in it, brokers say."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}={value!r:.60} is {_kind(value)}, not str")
+
+
+def check_integer(name: str, value: object, *, may_be_none: bool = False) -> None:
+    """ConfigError unless it is a whole number."""
+    if not isinstance(value, SupportsIndex) and not (may_be_none and value is None):
+        raise ConfigError(f"{name}={value!r:.60} is {_kind(value)}, not int")
+
+
+def check_names(name: str, values: object) -> None:
+    """ConfigError unless these are several texts, or None: a single one would be taken letter by letter."""
+    if isinstance(values, str):
+        raise ConfigError(f"{name}={values!r:.60} is one text; give a list of names")
+    if values is not None:
+        for one in cast(Iterable[object], values):
+            check_texts(**{name: one})
+
+
+def check_received(message: object) -> None:
+    """ConfigError unless it is a message that came from a broker."""
+    if not isinstance(message, ReceivedMessage):
+        raise ConfigError(f"message={message!r:.60} is {_kind(message)}, not a ReceivedMessage")
 
 
 def check_callable(name: str, value: object) -> None:

@@ -193,8 +193,12 @@ class Fetching:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
-            self.failure = self.failure or failure  # our own mistake: whoever polls is told
-            self._wake_pollers()
+            self.fail(failure)  # our own mistake
+
+    def fail(self, failure: BaseException) -> None:
+        """Whoever polls is told."""
+        self.failure = self.failure or failure
+        self._wake_pollers()
 
     # --- handing out ---------------------------------------------------------------------------------
 

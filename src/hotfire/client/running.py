@@ -29,12 +29,11 @@ from hotfire.client.rebalance import Shares
 from hotfire.client.replier import Replier
 from hotfire.client.results import SendResult
 from hotfire.client.sendback import SendBack
+from hotfire.client.served import check_served
 from hotfire.client.subscriptions import Subscriptions
-from hotfire.errors import BrokerRefused, ConfigError, HotfireError, NoRoute, SystemFailed
+from hotfire.errors import ConfigError, HotfireError, NoRoute, SystemFailed
 from hotfire.model import MessageQueue, ReceivedMessage, Subscription, retry_topic
 from hotfire.net.clock import now_ms
-from hotfire.protocol.bodies import ClientConfig, encode_body
-from hotfire.protocol.requests import CheckClientConfig
 
 log = logging.getLogger("hotfire.client")
 
@@ -168,28 +167,12 @@ class RunningConsumer:
         for one in wanted:
             try:
                 await self.instance.routes.to_read(one.topic, CALL_TIMEOUT_S)
-                if one.kind != "TAG":
-                    await self._check(one)
+                await check_served(self.instance, self.settings.group, one)
             except HotfireError as error:
                 if isinstance(error, ConfigError):
                     raise
                 self._in_trouble(one.topic, error)
         await self._greet()
-
-    async def _check(self, wanted: Subscription) -> None:
-        """Ask one of the topic's brokers whether it can filter as we want."""
-        route = await self.instance.routes.to_read(wanted.topic, CALL_TIMEOUT_S)
-        broker = self.instance.rng.choice([one for one in route.data.brokers if one.addresses])
-        config = ClientConfig(self.instance.client_id, self.settings.group, wanted)
-        deadline = self._loop.time() + CALL_TIMEOUT_S
-        address = broker.addresses[min(broker.addresses)]
-        reply = await self.instance.invoke(address, CheckClientConfig(body=encode_body(config)), deadline)
-        if reply.code:
-            refusal = BrokerRefused(reply.code, reply.remark or "")
-            raise ConfigError(
-                f"group {self.settings.group}, topic {wanted.topic}: broker {broker.name} refuses the "
-                f"{wanted.kind} condition {wanted.expression!r:.200}: {refusal}"
-            )
 
     async def _greet(self) -> None:
         told = self.subscriptions.all()

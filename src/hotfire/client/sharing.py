@@ -17,6 +17,7 @@ from hotfire.client.consumersettings import Pace
 from hotfire.client.fetching import Fetched, Fetching
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
 from hotfire.client.rebalance import Shares
+from hotfire.client.served import check_served
 from hotfire.client.subscriptions import Subscriptions, subscription
 from hotfire.errors import ConfigError, HotfireError, NotAssigned
 from hotfire.model import MessageQueue, Subscription
@@ -150,12 +151,15 @@ class Sharing:
         """Learn the routes of our topics and tell their brokers who we are and what we want."""
         is_whole = True
         wanted = self.subscriptions.all()
-        by_hand = [queue.topic for queue in self._by_hand or ()]
-        for topic in dict.fromkeys([*(one.topic for one in wanted), *by_hand]):
+        by_hand = {queue.topic: one for queue, one in (self._by_hand or {}).items()}
+        for one in (*wanted, *by_hand.values()):
             try:
-                await instance.routes.to_read(topic, CALL_TIMEOUT_S)
+                await instance.routes.to_read(one.topic, CALL_TIMEOUT_S)
+                await check_served(instance, self._group, one)
+            except ConfigError as error:
+                self._fetching.fail(error)
             except HotfireError as error:
-                self._in_trouble(topic, error)
+                self._in_trouble(one.topic, error)
                 is_whole = False
         await instance.greet_brokers()
         self.subscriptions.told(wanted)

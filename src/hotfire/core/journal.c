@@ -321,14 +321,29 @@ static void drop_maps(hf_journal *j) {
     for (int i = 0; i < j->segments_count; i++) hf_segment_unmap(&j->segments[i]);
 }
 
-static void journal_dealloc(hf_journal *j) {
-    stop_flusher(j);
+/* The flusher's thread knows no objects: these are changed by whoever holds the interpreter lock alone. */
+static int journal_traverse(hf_journal *j, visitproc visit, void *arg) {
+    Py_VISIT(j->index);
+    Py_VISIT(j->grow_index);
+    Py_VISIT(j->shown);
+    for (size_t i = 0; i < j->derivations_count; i++) Py_VISIT(j->derivations[(j->derivations_head + i) & (j->derivations_room - 1)].queue);
+    return 0;
+}
+
+static int journal_clear(hf_journal *j) {
     drop_derivations(j);
-    PyMem_Free(j->derivations);
-    PyMem_Free(j->keyed);
     Py_CLEAR(j->index);
     Py_CLEAR(j->grow_index);
     Py_CLEAR(j->shown);
+    return 0;
+}
+
+static void journal_dealloc(hf_journal *j) {
+    PyObject_GC_UnTrack(j);
+    stop_flusher(j);
+    journal_clear(j);
+    PyMem_Free(j->derivations);
+    PyMem_Free(j->keyed);
     drop_maps(j);
     PyMem_Free(j->segments);
     for (int i = 0; i < 2; i++) { if (!j->pool) PyMem_RawFree(j->turns[i].data); PyMem_RawFree(j->turns[i].chunks); }
@@ -654,6 +669,7 @@ static PyGetSetDef journal_getset[] = {
     {NULL}};
 PyTypeObject hf_journal_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "hotfire.core._core.Journal", .tp_basicsize = sizeof(hf_journal), .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_name = "hotfire.core._core.Journal", .tp_basicsize = sizeof(hf_journal), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew, .tp_init = (initproc)journal_init, .tp_dealloc = (destructor)journal_dealloc,
+    .tp_traverse = (traverseproc)journal_traverse, .tp_clear = (inquiry)journal_clear,
     .tp_methods = journal_methods, .tp_members = journal_members, .tp_getset = journal_getset};

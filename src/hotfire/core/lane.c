@@ -419,7 +419,11 @@ static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
+/* Nothing to clear: its tables clear themselves, and a lane without them could not be called any more. */
+static int lane_traverse(hf_lane *l, visitproc visit, void *arg) { Py_VISIT(l->journal_ref); Py_VISIT(l->topics); Py_VISIT(l->grants); return 0; }
+
 static void lane_dealloc(hf_lane *l) {
+    PyObject_GC_UnTrack(l);
     Py_CLEAR(l->journal_ref); Py_CLEAR(l->topics); Py_CLEAR(l->grants); Py_CLEAR(l->store_host); Py_CLEAR(l->suffix);
     Py_CLEAR(l->cached_name);
     Py_CLEAR(l->ready);
@@ -504,6 +508,7 @@ static PyMemberDef lane_members[] = {
     {NULL}};
 PyTypeObject hf_lane_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "hotfire.core._core.Lane", .tp_basicsize = sizeof(hf_lane), .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_name = "hotfire.core._core.Lane", .tp_basicsize = sizeof(hf_lane), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew, .tp_init = (initproc)lane_init, .tp_dealloc = (destructor)lane_dealloc,
+    .tp_traverse = (traverseproc)lane_traverse,
     .tp_methods = lane_methods, .tp_members = lane_members};

@@ -86,7 +86,7 @@ class BatchCheck:
             data = self.layout.disk.read_whole(file) or b""
             for at in range(0, size - BATCH_ENTRY_BYTES + 1, BATCH_ENTRY_BYTES):
                 found = BATCH_ENTRY.unpack_from(data, at)
-                if found[1] > 0 and found[0] < self.layout.log_start:
+                if found[1] > 0 and 0 <= found[0] < self.layout.log_start:
                     continue
                 should = next(wanted, None)
                 self.findings.entries += should is not None

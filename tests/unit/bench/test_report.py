@@ -35,6 +35,7 @@ def test_every_goal_has_a_case() -> None:
         if name.startswith(("backlog", "beside"))
     }
     rivals |= {
+        "backlog-drain": {"newest"},
         "client-produce": {"grpc", "kafka"},
         "client-consume": {"grpc"},
         "client-iterate": {"kafka"},

@@ -7,7 +7,14 @@ import pytest
 from hotfire.broker.clients import Clients
 from hotfire.broker.handlers import clients as clients_handler
 from hotfire.broker.handlers.clients import GROUPS_PER_HEARTBEAT_MAX
-from hotfire.model import ConsumerData, Heartbeat, ProducerData, SubscriptionGroup, TopicConfig
+from hotfire.model import (
+    ConsumerData,
+    Heartbeat,
+    ProducerData,
+    Subscription,
+    SubscriptionGroup,
+    TopicConfig,
+)
 from hotfire.protocol.bodies import ClientConfig, ConsumerList, decode_body, encode_body
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
@@ -61,6 +68,36 @@ def test_heartbeat_is_answered_as_5_x_does(heart: Harness) -> None:
     reply = heart.beat("c", "CG", EVERYTHING)
     assert (reply.code, reply.version) == (0, 513)
     assert (reply.fields or {})["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+
+
+def test_members_that_subscribe_differently_are_told_of(
+    heart: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Group and both subscriptions are named, once in ten minutes, whoever beats; not when they agree."""
+    a, b = heart.connect(50_100), heart.connect(50_101)
+    retries = tagged("%RETRY%CG", "*")
+
+    def beat(connection: FakeConnection, client_id: str, *wanted: Subscription) -> list[str]:
+        caplog.clear()
+        heart.beat(client_id, "CG", *wanted, connection=connection)
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    assert beat(a, "anna", tagged("T", "x || y"), retries) == []
+    assert beat(a, "anna", tagged("T", "x", 2), retries) == [], "one may change its mind"
+    assert beat(a, "anna", tagged("T", "x || y", 3), retries) == []
+    assert beat(b, "bert", tagged("T", "y||x", 4)) == [], "the same, otherwise spelt; and who is polled"
+    (told,) = beat(b, "bert", tagged("T", "z", 5), retries)
+    assert "group=CG its members subscribe differently" in told
+    assert "client='bert' to {'T': 'z'}, others to {'T': 'x || y'}" in told
+    heart.now_ms += 30_000
+    assert beat(a, "anna", tagged("T", "x || y", 3), retries) == []
+    heart.now_ms += 600_000
+    (told,) = beat(a, "anna", tagged("T", "x || y", 3), retries)
+    assert "client='anna' to {'T': 'x || y'}, others to {'T': 'z'}" in told
+    heart.now_ms += 600_000
+    assert beat(a, "anna", tagged("T", "z", 6), retries) == []
+    (told,) = beat(b, "bert", tagged("U", "*", 7), retries)
+    assert "to {'U': '*'}, others to {'T': 'z'}" in told
 
 
 def beat_all(heart: Harness, consumers: int = 0, producers: int = 0, name: str = "G") -> Command:

@@ -1,7 +1,23 @@
 """group and offset: how far a group is, and letting it go on elsewhere."""
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
 import pytest
 
+from hotfire import (
+    ConsumeContext,
+    ConsumeFrom,
+    Consumer,
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+)
 from hotfire.testing.blocking import BlockingCluster
 from hotfire.testing.cluster import Cluster
 from tests.unit.cli.shell import Shell
@@ -125,6 +141,89 @@ def test_where_there_is_nothing_to_list_that_is_said(capsys: pytest.CaptureFixtu
             0, "", "no topic yet: a first message makes one, or `hotfire topic create`\n"
         )  # fmt: skip
         assert shell.json("group", "list") == []
+
+
+def test_lag_says_that_it_counts_what_a_filter_lets_pass(terminal: Shell, billing: tuple[str, str]) -> None:
+    """Until its next commit a group that wants some tags seems behind with the others."""
+    group, topic = billing
+    note = f"of {topic} it wants 'pay': what it does not want counts until its next commit"
+
+    async def scenario(tags: str) -> str:
+        is_ours = asyncio.Event()
+
+        def assigned(queues: Sequence[MessageQueue]) -> None:
+            consumer.pause(queues)  # it is there, and reads nothing
+            is_ours.set()
+
+        consumer = PullConsumer(terminal.namesrv, group=group, auto_commit=False, on_assigned=assigned)
+        consumer.subscribe(topic, tags)
+        async with consumer:
+            await is_ours.wait()
+            return await asyncio.to_thread(terminal.run, "group", "lag", group)
+
+    assert note in asyncio.run(scenario("pay")).splitlines()
+    assert "it wants" not in asyncio.run(scenario("*"))
+    assert "it wants" not in terminal.run("group", "lag", group)
+
+
+@pytest.mark.promise(205)
+def test_a_group_that_fails_is_named_with_its_errors_and_its_lag(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of four fail: how often, in which topic, how far behind, what was given up. One is only slow."""
+
+    async def consume(own: Cluster, shell: Shell) -> list[Any]:
+        await own.create_topic("T", queues=1)
+        async with AsyncExitStack() as stack:
+            may_go_on, held = asyncio.Event(), asyncio.Event()
+
+            async def fail(message: ReceivedMessage, context: ConsumeContext) -> ConsumeResult:
+                context.delay_level = -1 if message.body == b"0" else 0  # the first is given up at once
+                return ConsumeResult.RETRY
+
+            async def hang(message: ReceivedMessage) -> None:
+                held.set()
+                await may_go_on.wait()
+
+            async def handle(message: ReceivedMessage) -> None:
+                return
+
+            listeners = {"fails": fail, "stuck": fail, "slow": hang, "well": handle}
+            for group, listener in listeners.items():
+                consumer = Consumer(
+                    own.namesrv,
+                    group=group,
+                    consume_from=ConsumeFrom.FIRST,
+                    concurrency=1,
+                    orderly=group == "stuck",
+                    instance_name=group,
+                )
+                consumer.subscribe("T", listener)
+                await stack.enter_async_context(consumer)
+                await consumer.ready()
+            producer = await stack.enter_async_context(Producer(own.namesrv))
+            for number in range(5):
+                await producer.send(Message("T", b"%d" % number))
+            await held.wait()
+            await own.clock.turn(30)
+            told = await asyncio.to_thread(shell.json, "group", "failing")
+            lines = await asyncio.to_thread(shell.run, "group", "failing")
+            may_go_on.set()
+        return [told, lines, await asyncio.to_thread(shell.run, "group", "failing")]
+
+    async def scenario() -> list[Any]:
+        async with Cluster() as own:
+            shell = Shell(own.namesrv, capsys)
+            assert (await asyncio.to_thread(shell.run, "group", "failing")) == "none of 0 groups fails\n"
+            return await consume(own, shell)
+
+    (stuck, fails), lines, after = asyncio.run(scenario())
+    assert (stuck["group"], stuck["lag"], stuck["failedIn"], stuck["deadLetters"]) == ("stuck", 5, "T", 0)
+    assert (fails["group"], fails["lag"], fails["deadLetters"]) == ("fails", fails["waiting"], 1)
+    assert min(stuck["failedInHour"], fails["failedInHour"]) >= 5
+    assert [(one["consumers"], one["silent"]) for one in (stuck, fails)] == [(1, 0), (1, 0)]
+    assert "slow" not in lines
+    assert "%DLQ%GROUP" in lines
+    assert "fails" in after, "nobody is there any more, and its dead letters are"
+    assert "stuck" not in after
 
 
 def test_groups_are_listed_shown_and_deleted(terminal: Shell, billing: tuple[str, str]) -> None:

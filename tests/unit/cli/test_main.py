@@ -161,3 +161,20 @@ def test_a_brokers_remark_is_told_in_one_line(
     told = capsys.readouterr().err
     assert told.endswith("apply first please! See  [2J there\n")
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["hotfire.cli.options.tail", "hotfire.cli.tail"])
+def test_ctrl_c_while_a_command_is_imported_is_no_traceback(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imports take longest where machines are slow: exit 130, and nothing is said."""
+    find = importlib.import_module
+
+    def interrupted(name: str) -> object:
+        if name == module:
+            raise KeyboardInterrupt
+        return find(name)
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert main(["tail", "T"]) == 130
+    assert capsys.readouterr().err == ""

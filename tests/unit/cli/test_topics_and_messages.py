@@ -98,6 +98,15 @@ def test_tail_by_a_condition(cluster: BlockingCluster, terminal: Shell) -> None:
     assert "column 8, at the end" in terminal.refused("tail", "priced", "--sql", "price >")
 
 
+def test_retries_are_no_topics_of_users(cluster: BlockingCluster, terminal: Shell) -> None:
+    """The list leaves the groups' retry topics out, unless it is to show everything."""
+    for topic in ("seen", "%RETRY%billing", "%DLQ%billing"):
+        cluster.create_topic(topic, queues=1)
+    assert {"seen", "%DLQ%billing"} <= {*terminal.json("topic", "list")}
+    assert not [topic for topic in terminal.json("topic", "list") if topic.startswith("%RETRY%")]
+    assert {"seen", "%RETRY%billing"} <= {*terminal.json("topic", "list", "--all")}
+
+
 def test_topic_stats_count_what_is_there(cluster: BlockingCluster, terminal: Shell) -> None:
     """Each queue with its ends, and a total."""
     cluster.create_topic("counted", queues=2)

@@ -5,7 +5,7 @@ import inspect
 import logging
 import queue
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +17,14 @@ from hotfire import (
     ConsumeFrom,
     Consumer,
     Message,
+    MessageQueue,
     Producer,
     PullConsumer,
     QueueReader,
     errors,
     sync,
 )
+from hotfire.client.admin import Admin
 from hotfire.testing import Cluster
 
 NAMESRV = "127.0.0.1:9876"
@@ -52,6 +54,41 @@ NAMESRV = "127.0.0.1:9876"
 def test_what_is_of_another_type_does_not_leave(fields: dict[str, Any], told: str) -> None:
     """Keys given as one text would be a key for each letter: told, on every way to send."""
     asyncio.run(refused_on_every_way(fields, told))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda admin: admin.create_topic(7), "topic=7 is int, not str"),
+        (lambda admin: admin.create_topic("T", queues="8"), "queues='8' is str, not int"),
+        (lambda admin: admin.create_topic("T", queues=2.5), "queues=2.5 is float, not int"),
+        (lambda admin: admin.create_topic("T", brokers="broker-a"), "brokers='broker-a' is one text"),
+        (lambda admin: admin.create_topic("T", brokers=[1]), "brokers=1 is int, not str"),
+        (lambda admin: admin.create_topic("T", cluster=1), "cluster=1 is int, not str"),
+        (lambda admin: admin.delete_topic(None), "topic=None is NoneType, not str"),
+        (lambda admin: admin.route(b"T"), "topic=b'T' is bytes, not str"),
+        (lambda admin: admin.create_group(None), "group=None is NoneType, not str"),
+        (lambda admin: admin.lag(None), "group=None is NoneType, not str"),
+        (lambda admin: admin.lag("g", 3), "topic=3 is int, not str"),
+        (lambda admin: admin.health(["g"]), r"group=\['g'\] is list, not str"),
+        (lambda admin: admin.running_info("g", 1), "client_id=1 is int, not str"),
+        (lambda admin: admin.consumed_by("id"), "message='id' is str, not a ReceivedMessage"),
+        (lambda admin: admin.reset_offsets("g", "T", "2h"), "timestamp_ms='2h' is str, not int"),
+        (lambda admin: admin.set_offset("g", ("T", "b", 0), 3), "not a MessageQueue"),
+        (lambda admin: admin.set_offset("g", MessageQueue("T", "b", 0), "3"), "offset '3' is str, not int"),
+    ],
+)
+def test_an_administrators_argument_of_another_type_is_told(
+    call: Callable[[Admin], Awaitable[object]], told: str
+) -> None:
+    """Before anything is asked of a broker: nobody listens at this address."""
+
+    async def scenario() -> None:
+        async with Admin(NAMESRV, timeout_s=0.01) as admin:
+            with pytest.raises(errors.ConfigError, match=told):
+                await call(admin)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

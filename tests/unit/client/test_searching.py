@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from hotfire.client.adminviews import Fate
 from hotfire.client.consumersettings import ConsumeFrom
 from hotfire.client.searching import CROWDED_MS, PAGE
 from hotfire.errors import ConfigError, HotfireError
-from hotfire.testing import Cluster
+from hotfire.testing import Cluster, turned
 from tests.unit.client.consuming import run, turn, until
 
 
@@ -106,17 +107,39 @@ def test_an_answer_that_its_bytes_cut_short_is_not_the_last() -> None:
             found = await reader.find_by_key("T", "big", count_max=1000)
             assert [one.body[:1] for one in found.messages] == [b"%d" % number for number in range(8)]
             assert (found.is_more, found.crowded_ms) == (False, None)
-            await send(cluster, [b"%d" % number + noise for number in range(5)], keys=("at-once",))
-            some = await reader.find_by_key("T", "at-once", count_max=1000)
-            assert [one.body[:1] for one in some.messages][-3:] == [b"2", b"3", b"4"]
-            # five within a second, unless this machine took longer; what may be hidden is said
-            assert some.is_more == (some.crowded_ms is not None)
-            assert some.is_more or len(some.messages) == 5
-            before_ms = some.messages[0].store_timestamp_ms - CROWDED_MS
-            every = await reader.find_by_time("T", before_ms, some.messages[-1].store_timestamp_ms)
-            assert [one.body[:1] for one in every.messages if one.keys == ("at-once",)] == [
-                b"%d" % number for number in range(5)
-            ]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("earlier", "found"), [(0, [2, 3, 4]), (3, [0, 1, 2, 3, 4]), (2, [2, 3, 4])])
+def test_what_a_second_full_of_bytes_may_hide_is_said(
+    earlier: int, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five messages of 3 MiB, of which an answer holds three, so many of them a second before the others.
+
+    Three of one moment fill an answer: of what else lies in their second a key tells nothing. So there may be
+    more, and the moment is said, also where all were found; a search by time finds them all.
+    """
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("T", queues=1)
+        noise = random.Random(1).randbytes(3 << 20)  # as large compressed
+        at_ms = cluster.clock.now_ms()
+        bodies = [b"%d" % number + noise for number in range(5)]
+        for when_ms, part in ((at_ms, bodies[:earlier]), (at_ms + CROWDED_MS, bodies[earlier:])):
+            with monkeypatch.context() as stopped:  # however long these take, it is one moment
+                stopped.setattr(
+                    turned, "time", SimpleNamespace(time_ns=lambda at_ms=when_ms: at_ms * 1_000_000)
+                )
+                await send(cluster, part, keys=("k",))
+        async with QueueReader(cluster.namesrv) as reader:
+            some = await reader.find_by_key("T", "k", count_max=1000)
+            assert [int(one.body[:1]) for one in some.messages] == found
+            assert some.is_more
+            assert some.crowded_ms == some.messages[0].store_timestamp_ms
+            every = await reader.find_by_time("T", at_ms, at_ms + CROWDED_MS)
+            assert [int(one.body[:1]) for one in every.messages] == list(range(5))
+            assert not every.is_more
 
     run(scenario)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotfire import Message, Producer
+from hotfire import Message, MessageQueue, Producer
 from hotfire.client.consumer import Consumer
 from hotfire.client.consumersettings import ConsumeFrom
 from hotfire.client.pullconsumer import PullConsumer
@@ -59,6 +59,25 @@ def test_a_polled_consumer_and_a_reader_by_condition() -> None:
             assert sorted([message.body async for message in reader]) == [b"4", b"5"]
 
     run(scenario)
+
+
+def test_a_polled_consumer_of_a_broker_without_conditions_is_told() -> None:
+    """Who polls gets the error, subscribed or assigned, and does not wait for messages that never come."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await fill(cluster)
+        refused = "group p, topic T: broker broker-0 refuses the SQL92 condition 'a between 0 and 3'"
+        async with PullConsumer(cluster.namesrv, group="p", consume_from=ConsumeFrom.FIRST) as consumer:
+            consumer.subscribe("T", sql=CONDITION)
+            with pytest.raises(ConfigError, match=refused):
+                await consumer.poll(None)
+        before = PullConsumer(cluster.namesrv, group="p", consume_from=ConsumeFrom.FIRST)
+        before.assign([MessageQueue("T", "broker-0", 0)], sql=CONDITION)
+        async with before:
+            with pytest.raises(ConfigError, match=refused):
+                await before.poll(None)
+
+    run(scenario, enable_property_filter=False)
 
 
 @pytest.mark.parametrize("make", [Consumer, PullConsumer])

@@ -235,9 +235,10 @@ def test_one_broker_in_trouble_leaves_the_transactions_of_others_alone(
             outcomes = await asyncio.gather(*sends, return_exceptions=True)
         failures = [one for one in outcomes if isinstance(one, Unreachable)]
         committed = [one for one in outcomes if isinstance(one, TransactionResult)]
-        assert failures, outcomes  # how many went to which broker depends on who had a route first
-        assert committed, outcomes
         assert len(failures) + len(committed) == 4, outcomes
+        # Two each began with either broker. Of those two that nobody answers the first whose time is up hangs
+        # up; the other one's is over some microseconds later, in which it may go to the sound broker.
+        assert len(failures) in ((1, 2) if trouble == "answers nothing" else (2,)), outcomes
         assert not any(failure.outcome_unknown for failure in failures)
         assert {one.sent.queue.broker_name for one in committed} == {"broker-0"}
         assert len(shop.executed) == len(committed)

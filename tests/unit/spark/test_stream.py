@@ -291,7 +291,7 @@ def test_retention_overtaking_the_reader_is_an_error_unless_told_otherwise(
     topics.make("orders", 10, queues=1)
     archive = Archive(spark, topics, tmp_path)
     archive.run()
-    topics.send("orders", 600, first=10)
+    topics.send("orders", 600, first=10)  # two segments and a part: some to be deleted, one to stay
     first = delete_oldest(topics, beyond=10)
     with pytest.raises(StreamingQueryException, match=r"messages 10 to \d+ are gone.*failOnDataLoss"):
         archive.run()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -168,22 +169,21 @@ def test_index_chains_of_apache_are_walked_newest_first(in_memory: Path) -> None
 
 
 def test_a_wrong_unit_beside_a_queue_is_found(in_memory: Path) -> None:
-    """A bit of an ext unit's size, tags code, store time or bitmap size, and of a batch entry."""
+    """Any bit of an ext unit's size, tags code, store time and bitmap size, and of a batch entry."""
     root = unpacked("store-ext", in_memory)
     file = "consumequeue_ext/sql/0/00000000000000000000"
-    for position in (0, 1, 5, 9, 12, 17, 18, 19):
-        flip(root, file, position, 3)
+    for position, bit in product(range(20), range(8)):
+        flip(root, file, position, bit)
         _, damages = check(root)
-        assert damages, position
+        assert damages, (position, bit)
         assert {damage.file for damage in damages} <= {file, file.replace("_ext", "")}
-        flip(root, file, position, 3)
+        flip(root, file, position, bit)
     batch = "batchconsumequeue/innerbatch/0/00000000000000000000"
-    for position in range(46, 92):
-        flip(root, batch, position, 1)
+    for position, bit in product(range(46, 92), range(8)):
+        flip(root, batch, position, bit)
         _, damages = check(root)
-        assert [damage.file for damage in damages] == [batch], position
-        assert damages[0].position == 46
-        flip(root, batch, position, 1)
+        assert [(damage.file, damage.position) for damage in damages] == [(batch, 46)], (position, bit)
+        flip(root, batch, position, bit)
     assert check(root)[0].is_sound
 
 

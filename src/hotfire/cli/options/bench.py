@@ -13,6 +13,7 @@ BODY_BYTES_MAX = 4 << 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Connections are plain: the generator of load speaks no TLS."
     modes = parser.add_subparsers(dest="mode", metavar="MODE", required=True)
     send = modes.add_parser("send", help="store messages as fast as they are acknowledged, or at a rate")
     pull = modes.add_parser("pull", help="read what is stored, from the beginning, again and again")

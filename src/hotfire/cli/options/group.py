@@ -13,6 +13,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--all", action="store_true", help="the system's own groups too")
     show = actions.add_parser("show", help="its consumers, what they subscribe to, and how far it is")
     lag = actions.add_parser("lag", help="how far it is with each queue")
+    failing = actions.add_parser(
+        "failing", help="which groups fail at messages, how often, and how far behind"
+    )
     status = actions.add_parser("status", help="what its consumers tell of themselves: queues, and stacks")
     create = actions.add_parser("create", help="make a group, or change it")
     delete = actions.add_parser("delete", help="delete a group on every broker")
@@ -30,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("--offsets", action="store_true", help="how far it was is forgotten too")
     delete.add_argument("--cluster", metavar="NAME", help="on the brokers of this cluster only")
     delete.add_argument("--yes", action="store_true", help="really; without it, what would go is told")
-    for action in (listing, show, lag, status, create, delete):
+    for action in (listing, show, lag, failing, status, create, delete):
         add_namesrv(action)
         add_tls(action)
         add_json(action)

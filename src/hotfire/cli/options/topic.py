@@ -12,7 +12,9 @@ QUEUES = 8
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="every topic the name server knows")
-    listing.add_argument("--all", action="store_true", help="the system's own topics too")
+    listing.add_argument(
+        "--all", action="store_true", help="the system's own topics, and those of retries, too"
+    )
     route = actions.add_parser("route", help="brokers and queues of a topic")
     stats = actions.add_parser("stats", help="where each queue begins and ends, and when it was last written")
     create = actions.add_parser("create", help="make a topic, or change its number of queues")

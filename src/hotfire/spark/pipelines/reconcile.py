@@ -70,19 +70,23 @@ def run(job: Job[Options]) -> int:
     from hotfire.spark.pipelines.counting import PLACE_COLUMNS, holes
 
     options = job.options
-    with job.batch("reconcile"):
+    with job.batch("reconcile: where topics and groups are"):
         standing = _standing(options)
-        spans = None if standing is None else standing.spans
-        stored = messages(
-            job.spark, options, options.topic, PLACE_COLUMNS, spans=spans, allow_loss=True
-        ).persist()
-        try:
+    spans = None if standing is None else standing.spans
+    stored = messages(
+        job.spark, options, options.topic, PLACE_COLUMNS, spans=spans, allow_loss=True
+    ).persist()
+    try:
+        with job.batch("reconcile: reading messages"):
             queues = _queues(options, stored, standing)
+        with job.batch("reconcile: ids that came twice, and the ledger"):
             topics = _topics(job, stored, queues, standing)
+        with job.batch("reconcile: groups"):
             groups = [] if standing is None else _groups(job, stored, queues, standing)
+        with job.batch("reconcile: places without a message"):
             gaps = holes(stored, queues, HOLES_SHOWN_MAX)
-        finally:
-            stored.unpersist()
+    finally:
+        stored.unpersist()
     wrong = faults(topics, groups, once=options.once)
     _tell(options, topics, groups, [gap._asdict() for gap in gaps], wrong)
     return LOST if wrong else 0
