@@ -122,7 +122,7 @@ long: install
 	$(SAY) 'running the tests that take minutes each; docs/long-run.md says how they ended'
 	@tools/need.sh strace
 	@mkdir -p build; $(PYTEST) -m 'slow and not interop' --timeout 1800 --junitxml=build/long.xml -o junit_family=xunit1 $(ARGS); \
-	  status=$$?; $(PY) tools/longreport.py build/long.xml docs/long-run.md && exit $$status
+	  status=$$?; $(PY) tools/longreport.py $(if $(ARGS),--onto) build/long.xml docs/long-run.md && exit $$status
 	$(SAY) 'measuring beside a great backlog'
 	@$(PY) -m bench.long
 
