@@ -109,7 +109,6 @@ async def drain(broker: str, topic: str, first: int) -> tuple[Phase, int, int]:
     return phase, size, pulls
 
 
-@pytest.mark.promise(201, 202)
 def test_a_backlog_costs_those_beside_it_and_its_reader_nothing(tmp_path: Path) -> None:
     """Sends and reads at the tail make the same calls for as many bytes, beside nothing and beside 200 000
     messages that nobody reads. Draining these from the start is as reading the newest, each byte once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import subprocess
 import sys
@@ -208,13 +209,15 @@ def test_a_room_hears_everything_and_one_person_a_private_word(tmp_path: Path) -
 
 # --- as they are started by hand ---
 
+MEASURED = re.compile(r"([a-z ]+): [1-9][0-9]* ms\n")
+
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("unpaid_orders", "order-1 paid order-2 cancelled teapots 8"),
         ("orders_and_stock", "booked order-0 order-1 order-2"),
-        ("registration", "text to bert"),
+        pytest.param("registration", "text to bert", marks=pytest.mark.promise(230)),
         ("chat", "anna: hello"),
     ],
 )
@@ -239,6 +242,8 @@ def test_an_example_runs(name: str, said: str, tmp_path: Path) -> None:
                 if said in line:
                     break
             assert any(said in line for line in told), told
+            measured = [found[1] for line in told if (found := MEASURED.fullmatch(line))]
+            assert measured == (["one after the other", "with a message"] if name == "registration" else [])
             program.stdin.close()
             assert program.wait(ENOUGH_S) == 0
         finally:

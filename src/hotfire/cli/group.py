@@ -17,8 +17,8 @@ from hotfire.tables import as_json, table, with_times
 
 UNTOUCHED = "committed -: nothing yet, and the lag counts from offset 0"
 FAILING = (
-    "waiting: to be handled once more; deadLetters: in %DLQ%GROUP. Its consumers' logs say of what each "
-    "message failed; `hotfire group status GROUP --stacks` what they are doing"
+    "waiting: to be handled once more, their delay over; deadLetters: in %DLQ%GROUP. Its consumers' logs say "
+    "of what each message failed; `hotfire group status GROUP --stacks` what they are doing"
 )
 LAG_COLUMNS = ["topic", "queue", "committed", "end", "lag", "inFlight", "lastConsumed"]
 

@@ -10,7 +10,7 @@ from hotfire.cli.client import run_client, tls_of
 from hotfire.client.admin import Admin
 from hotfire.client.routes import TopicRoute
 from hotfire.errors import ConfigError, NoRoute, TopicNotExist
-from hotfire.model import Perm
+from hotfire.model import RETRY_PREFIX, Perm
 from hotfire.tables import as_json, table, with_times
 
 
@@ -21,7 +21,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _list(args: argparse.Namespace) -> int:
     async with Admin(args.namesrv, tls=tls_of(args)) as admin:
-        shown = await admin.topics(include_system=args.all)
+        known = await admin.topics(include_system=args.all)
+    shown = [topic for topic in known if args.all or not topic.startswith(RETRY_PREFIX)]
     if args.json:
         print(as_json(shown))
     for topic in () if args.json else shown:

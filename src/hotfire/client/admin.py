@@ -36,7 +36,6 @@ from hotfire.errors import (
 )
 from hotfire.model import (
     AUTO_CREATE_TOPIC,
-    RETRY_PREFIX,
     MessageQueue,
     Perm,
     ReceivedMessage,
@@ -99,7 +98,7 @@ class Admin(Asking):
     # --- topics --------------------------------------------------------------------------------------
 
     async def topics(self, *, include_system: bool = False) -> tuple[str, ...]:
-        """Every topic the name server knows; the system's own, and those of retries, only when asked for."""
+        """Every topic the name server knows; the system's own only when asked for."""
         topics = await self._topic_list(GetAllTopicListFromNameserver())
         if include_system:
             return tuple(sorted(topics))
@@ -421,5 +420,4 @@ def _time(timestamp_ms: int) -> int | None:
 
 
 def _is_hidden(topic: str) -> bool:
-    # Apache's newest have no list of names
-    return is_system_topic(topic) or topic.startswith(("RMQ_SYS_", RETRY_PREFIX))
+    return is_system_topic(topic) or topic.startswith("RMQ_SYS_")  # Apache's newest have no list of names

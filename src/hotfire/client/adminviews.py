@@ -117,7 +117,7 @@ class GroupHealth:
     failed: Mapping[str, int] = field(hash=False)
     """By topic, what its consumers could not handle within the last hour, as they tell."""
     waiting: int
-    """Messages that came back, and wait to be handled once more."""
+    """Messages that came back and are to be handled once more now; not those whose delay is not over."""
     dead: int
     """Messages that were given up, as long as brokers keep them."""
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hotfire.client.pulling import Pulled, Puller, PullStatus
-from hotfire.errors import BrokerRefused, HotfireError
+from hotfire.errors import BrokerRefused, ConfigError, HotfireError
 from hotfire.model import MessageQueue, ReceivedMessage, Subscription
 from hotfire.protocol.codes import ResponseCode
 
@@ -194,6 +194,11 @@ class Fetching:
         self._tasks.discard(task)
         if not task.cancelled() and (failure := task.exception()) is not None:
             self.fail(failure)  # our own mistake
+
+    def forgive(self) -> None:
+        """What was refused is not wanted any more, or is asked for anew."""
+        if isinstance(self.failure, ConfigError):
+            self.failure = None
 
     def fail(self, failure: BaseException) -> None:
         """Whoever polls is told."""

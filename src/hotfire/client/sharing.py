@@ -150,6 +150,7 @@ class Sharing:
     async def _tell(self, instance: ClientInstance) -> bool:
         """Learn the routes of our topics and tell their brokers who we are and what we want."""
         is_whole = True
+        self._fetching.forgive()
         wanted = self.subscriptions.all()
         by_hand = {queue.topic: one for queue, one in (self._by_hand or {}).items()}
         for one in (*wanted, *by_hand.values()):
