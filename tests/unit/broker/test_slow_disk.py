@@ -1,6 +1,7 @@
 """A disk that is slow, stuck or full, as clients meet it."""
 
 import errno
+import gc
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -226,6 +227,7 @@ def test_a_transient_pool_is_locked_in_memory(make: Make, twin: str, monkeypatch
     """Five buffers of a segment each are never swapped."""
     if twin == "plain":
         monkeypatch.setattr(Disk, "journal", lambda disk, end, size: plain.Journal(end, size))
+    gc.collect()  # pools of stores that were closed before
     before = locked_bytes()
     heart = make(flush_disk_type=FlushDiskType.ASYNC_FLUSH, transient_store_pool_enable=True)
     assert locked_bytes() - before == 5 * heart.config.mapped_file_size_commit_log
