@@ -193,7 +193,7 @@ def _goal_table(figures: Figures, results: Path) -> list[str]:
         measured, spread = (
             ("–", "–") if not values else (form(median(values)), f"{form(min(values))} … {form(max(values))}")
         )
-        met = _verdict(goal, values)
+        met = verdict(goal, values)
         profile = results / f"profile-{goal.case}.md"
         if met.startswith("**") and profile.exists():
             met += f", [profile]({profile.name})"
@@ -210,7 +210,7 @@ def _bound(goal: Goal, form: Callable[[float], str]) -> str:
     return f"{text}, required" if goal.required else text
 
 
-def _verdict(goal: Goal, values: Sequence[float]) -> str:
+def verdict(goal: Goal, values: Sequence[float]) -> str:
     if goal.at_least is None and goal.at_most is None:
         return "–"
     if not values:
