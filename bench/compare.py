@@ -1,12 +1,14 @@
 """Hotfire beside Apache RocketMQ on this machine: the same load in turns, the median of the pairs.
 
-The servers of a flush mode stay up; one at a time is under load, the others idle. A JVM needs about a minute
+The servers of a flush mode stay up; one at a time is under load, the others stand still. A JVM needs about a minute
 of load before it is at its best, so Apache gets one first. Everything is on loopback and bounded in time.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -98,7 +100,7 @@ class Bench:
                 case.prepare(self.tools, servers[name])
         for pair in range(min(self.plan.pairs, case.pairs_max)):
             for name in _in_turn(servers, pair):
-                with self._noted(case, name, servers):
+                with self._noted(case, name, servers), _alone(servers, name):
                     self._turn(case, name, servers[name], pair)
 
     @contextmanager
@@ -191,6 +193,19 @@ def _in_turn(servers: dict[str, Server], pair: int) -> list[str]:
     """Every other pair in the other order: whoever comes second must not always be the same."""
     names = list(servers)
     return names if pair % 2 == 0 else names[::-1]
+
+
+@contextmanager
+def _alone(servers: dict[str, Server], name: str) -> Iterator[None]:
+    """The others stand still meanwhile: one may have work left from its own turn."""
+    others = [server.pid for other, server in servers.items() if other != name]
+    for pid in others:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in others:
+            os.kill(pid, signal.SIGCONT)
 
 
 def say(text: str) -> None:
