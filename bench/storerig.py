@@ -14,7 +14,7 @@ from typing import Any, Self
 from hotfire import core
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.fastlane import NEXT_PARTIAL, NEXT_SEGMENT, FastLane
-from hotfire.model import TopicConfig
+from hotfire.model import HALF_TOPIC, TopicConfig
 from hotfire.protocol.record import Host, encode_properties
 from hotfire.store.config import StoreConfig
 from hotfire.store.disk import Disk
@@ -57,7 +57,9 @@ class Rig:
         self.root = root
         self.store = Store(Disk(root), StoreConfig(**config))
         self.store.open()
-        fast = FastLane(BrokerConfig(), self.store, HOST, SUFFIX)
+        fast = FastLane(
+            BrokerConfig(), self.store, HOST, SUFFIX, core.Halves(self.store.queue(HALF_TOPIC, 0))
+        )
         assert fast.lane is not None, core.WHY_PLAIN
         fast.topic_changed(TopicConfig(TOPIC, read_queues=queues, write_queues=queues))
         self.lane = fast.lane

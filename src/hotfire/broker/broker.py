@@ -104,7 +104,7 @@ class Broker(Heart):
         self.backlogs = Backlogs(config, store, self.offsets)
         self.access = Access()
         self.statistics = Statistics(config.broker_cluster_name, now_ms)
-        self.fast = FastLane(config, store, advertised, self.suffix)
+        self.fast = FastLane(config, store, advertised, self.suffix, self.transactions.outcomes.places)
         self.has_lane = self.fast.lane is not None
         self.settings_file: SettingsFile | None = None  # the one given at the start, if any
         self.config_version = DataVersion()
@@ -149,7 +149,7 @@ class Broker(Heart):
                 )
                 at += consumed
                 if waiting is not None:
-                    self._wait(self.store.end, One(connection, waiting), now_ms)
+                    self._wait(self.transactions.told_end(now_ms), One(connection, waiting), now_ms)
                 if ready is not None:
                     connection.write(ready)
                 self._count_pulls(pulls)
@@ -172,8 +172,8 @@ class Broker(Heart):
                 break
             at += frame
             handled += 1
-        if self.store.journal.pending:
-            self.wants_turn = True
+        self.transactions.lane_has_served(now_ms)
+        self._hand_over_soon()
         return at
 
     def lane(self, now_ms: int) -> core.Lane | None:
@@ -183,10 +183,10 @@ class Broker(Heart):
 
     def served(self, replies: core.Replies | None, pulls: list[core.Pull], now_ms: int) -> None:
         if replies is not None:
-            self._wait(self.store.end, replies, now_ms)
+            self._wait(self.transactions.told_end(now_ms), replies, now_ms)
         self._count_pulls(pulls)
-        if self.store.journal.pending:
-            self.wants_turn = True
+        self.transactions.lane_has_served(now_ms)
+        self._hand_over_soon()
 
     def _count_pulls(self, pulls: list[core.Pull]) -> None:
         for token, queue_id, offset, next_offset, messages, pulled_bytes in pulls:
@@ -252,8 +252,7 @@ class Broker(Heart):
                 self._saved_offsets_ms = now_ms
             self.groups.save_owed()
         self.conditions.tick(now_ms)
-        if self.store.journal.pending:
-            self.wants_turn = True
+        self._hand_over_soon()
 
     def due_ms(self) -> int | None:
         return min((due for work in self._own_work if (due := work.due_ms()) is not None), default=None)
@@ -304,6 +303,9 @@ class Broker(Heart):
 
     # --- turns ---
 
+    def _hand_over_soon(self) -> None:
+        self.wants_turn = self.wants_turn or self.store.journal.pending > 0
+
     def _turn_done(self, now_ms: int) -> None:
         self.now_ms = now_ms
         try:
@@ -328,8 +330,7 @@ class Broker(Heart):
             self._postponed.popleft()
         for work in self._own_work:
             work.advance()
-        if self.store.journal.pending:
-            self.wants_turn = True
+        self._hand_over_soon()
 
     def _wait(self, end: int, replies: One | core.Replies, now_ms: int) -> None:
         """Send the replies once the log is safe up to `end`."""
@@ -359,8 +360,7 @@ class Broker(Heart):
                 serve()
             except BlockingIOError:
                 self._postponed.append(serve)
-        if self.store.journal.pending:
-            self.wants_turn = True
+        self._hand_over_soon()
 
     def _reads_done(self, now_ms: int) -> None:
         for token, error in self.store.fetched():
@@ -370,8 +370,7 @@ class Broker(Heart):
             except Exception:
                 log.exception("cold read failed")  # those behind it want their answers
         self._revive_some(now_ms)
-        if self.store.journal.pending:
-            self.wants_turn = True
+        self._hand_over_soon()
 
     # --- parked pulls, and those in line ---
 

@@ -43,7 +43,9 @@ Token = tuple[str, str]
 class FastLane:
     """The lane and its tables; without the compiled core it serves nothing and costs nothing."""
 
-    def __init__(self, config: BrokerConfig, store: Store, store_host: Host, suffix: bytes) -> None:
+    def __init__(
+        self, config: BrokerConfig, store: Store, store_host: Host, suffix: bytes, halves: core.Halves
+    ) -> None:
         self._config = config
         self._store = store
         self._topics: dict[bytes, tuple[tuple[core.Queue, ...], tuple[core.Queue, ...], int]] = {}
@@ -69,7 +71,9 @@ class FastLane:
                 batch_max=min(config.mapped_file_size_commit_log - BLANK_BYTES, BATCH_BYTES_MAX),
                 memory_window=store.memory_window,
                 pull_limits=PULL_LIMITS,
+                halves=halves,
             )
+            self.lane.takes_halves = not config.reject_transaction_message
 
     def topic_changed(self, topic: TopicConfig) -> None:
         """Let the lane serve `topic`; topics with rules of their own stay with the handlers."""
@@ -96,6 +100,8 @@ class FastLane:
         """Settings have changed: ordered topics may be closed or open now, pulls are to be granted anew."""
         before, self._config = self._config, config
         self.revoke_all()
+        if self.lane is not None:
+            self.lane.takes_halves = not config.reject_transaction_message
         limits_changed = before.topic_backlog_max != config.topic_backlog_max
         if limits_changed or before.broker_permission != config.broker_permission:
             for topic in topics:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
 
 from hotfire import model
 from hotfire.broker.put import REAL_QUEUE, REAL_TOPIC, unparked
@@ -106,13 +105,13 @@ def resumed(record: Record) -> Record:
     return dataclasses.replace(again(record, 0), topic=model.HALF_TOPIC, queue_id=0)
 
 
-def op(offsets: Iterable[int], queue_id: int, host: Host, now_ms: int) -> Record:
-    """Says that these places of a half queue are dealt with."""
+def op(body: bytes, queue_id: int, host: Host, now_ms: int) -> Record:
+    """Says that these places of a half queue are dealt with, each with a comma behind it."""
     flag = (SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6) if host.is_v6 else 0
     return Record(
         topic=model.HALF_OP_TOPIC,
         queue_id=queue_id,
-        body="".join(f"{offset}," for offset in offsets).encode(),
+        body=body,
         born_timestamp=now_ms,
         born_host=host,
         store_timestamp=0,

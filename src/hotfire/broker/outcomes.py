@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
+from hotfire import core
 from hotfire.broker import halves
 from hotfire.broker.offsets import Offsets
 from hotfire.errors import RecordInvalid, StoreError
@@ -48,12 +49,11 @@ class Outcomes:
         self._host = host
         self.queue = store.queue(HALF_TOPIC, QUEUE_ID)
         self._op_queue = store.queue(HALF_OP_TOPIC, QUEUE_ID)
-        self.next = 0
-        self._ended: set[int] = set()
+        self.places = core.Halves(self.queue)
+        """Which are dealt with; the compiled lane ends transactions there too."""
         self._ended_before: set[int] = set()
         """Of former lives, and passed over: halves of the reference may name one of these as their first."""
         self._former_end = 0
-        self._owed: list[int] = []
         self._ops: deque[tuple[int, int]] = deque()
         """Place of each op and the highest half it names."""
         self._marks: deque[tuple[int, int, int]] = deque()
@@ -65,10 +65,10 @@ class Outcomes:
 
     def load(self) -> None:
         """Go on where the progress on the disk is; ops up to the end of their queue are still to be read."""
-        self.next = self._kept(HALF_TOPIC, self.queue.min, self.queue.max)
+        self.places.move_to(self._kept(HALF_TOPIC, self.queue.min, self.queue.max))
         self._loads_from = self._kept(HALF_OP_TOPIC, self._op_queue.min, self._op_queue.max)
         self._loads_until = self._op_queue.max
-        self._former_end = self.queue.max
+        self._former_end = self.places.serves_from = self.queue.max
         self._marked = self.next, self._loads_from
 
     def _kept(self, topic: str, low: int, high: int) -> int:
@@ -96,76 +96,69 @@ class Outcomes:
         for place, offsets in ops:
             known = [offset for offset in offsets if offset < self.queue.max]  # others were never stored
             self._ended_before.update(offset for offset in known if offset < self.next)
-            self._ended.update(offset for offset in known if offset >= self.next)
+            for offset in known:
+                self.places.mark(offset)
             self._ops.append((place, max(known, default=-1)))
         self._loads_from = until
 
     # --- what is open ---
 
+    @property
+    def next(self) -> int:
+        return self.places.next
+
     def is_open(self, offset: int) -> bool:
-        return self.next <= offset < self.queue.next and offset not in self._ended
+        return self.places.is_open(offset)
 
     def was_ended(self, offset: int) -> bool:
         """Whether an op names the place, of those read."""
-        return offset in self._ended or offset in self._ended_before
+        return self.places.is_ended(offset) or offset in self._ended_before
 
     @property
     def open_count(self) -> int:
         """At most so many transactions are open."""
-        return self.queue.next - self.next - len(self._ended)
+        return self.queue.next - self.next - self.places.ended
 
     def end(self, offset: int) -> None:
         """What the outcome asks for is placed in this turn; the op follows in the same."""
-        assert self.is_open(offset), offset
-        self._ended.add(offset)
-        self._owed.append(offset)
+        self.places.end(offset)
 
     @property
     def owes(self) -> bool:
         """Whether something is ended that no op in the log says."""
-        return bool(self._owed)
+        return self.places.owes > 0
 
     def write(self, now_ms: int) -> None:
         """Place the ops that are owed, behind all they stand for. A full turn, or none, owes them on."""
-        while self._owed and self.is_loaded:  # ops are known in the order of their queue
-            count, size = 0, 0
-            while count < len(self._owed) and size < halves.OP_BYTES_MAX:
-                size += len(str(self._owed[count])) + 1
-                count += 1
-            record = halves.op(self._owed[:count], QUEUE_ID, self._host, now_ms)
+        while self.owes and self.is_loaded:  # ops are known in the order of their queue
+            count, highest, body = self.places.owed(halves.OP_BYTES_MAX)
             try:
-                placed = self._store.append(record, now_ms)
+                placed = self._store.append(halves.op(body, QUEUE_ID, self._host, now_ms), now_ms)
             except (BlockingIOError, StoreError, OSError):  # who sends is told why
                 return
-            self._ops.append((placed.queue_offset, max(self._owed[:count])))
-            del self._owed[:count]
+            self._ops.append((placed.queue_offset, highest))
+            self.places.paid(count)
 
     # --- progress ---
 
     def pass_over(self) -> None:
         """Move on to the first place that is open."""
-        if self._owed:
+        if self.owes:
             return  # their ops have no place in the log yet
         low = self.queue.min
         if self.next < low:
             log.error("half messages have left the log unended from=%d to=%d", self.next, low)
             self.move_to(low)
-        most = min(self.next + PASSED_MAX, self.queue.max)
-        at = self.next
-        while at < most and at in self._ended:
-            self._ended.discard(at)
-            if at < self._former_end:
-                self._ended_before.add(at)
-            at += 1
-        self.next = at
-        if at >= self._former_end:
+        before = self.next
+        self.places.pass_over(min(before + PASSED_MAX, self.queue.max))
+        self._ended_before.update(range(before, min(self.next, self._former_end)))
+        if self.next >= self._former_end:
             self._ended_before.clear()
         self._mark()
 
     def move_to(self, offset: int) -> None:
         """There is nothing sound before this place."""
-        self.next = offset
-        self._ended = {ended for ended in self._ended if ended >= offset}
+        self.places.move_to(offset)
 
     def _mark(self) -> None:
         while self._ops and self._ops[0][1] < self.next:

@@ -83,8 +83,9 @@ class Transactions:
         self._asks: deque[tuple[int, str, Command]] = deque()
         """Questions, each to be sent once the half it is about can be read; and the group."""
         self._waiting: deque[Callable[[], None]] = deque()
-        self.asked = self.unasked = self.laid_aside = self.committed = self.rolled_back = 0
+        self.asked = self.unasked = self.laid_aside = 0
         """Since the start; `unasked` were to be asked about when no producer was there."""
+        self._committed = self._rolled_back = 0
 
     def load(self, now_ms: int) -> None:
         self._now_ms = self._loaded_ms = now_ms
@@ -128,9 +129,36 @@ class Transactions:
 
     def ended(self, *, is_commit: bool) -> None:
         """A transaction had its end, as its producer wanted."""
-        self.committed += is_commit
-        self.rolled_back += not is_commit
+        self._committed += is_commit
+        self._rolled_back += not is_commit
         self._broker.wants_turn = True  # a rollback places nothing but its op
+
+    @property
+    def committed(self) -> int:
+        """Since the start, as their producers wanted."""
+        return self._committed + self.outcomes.places.committed
+
+    @property
+    def rolled_back(self) -> int:
+        return self._rolled_back + self.outcomes.places.rolled_back
+
+    def lane_has_served(self, now_ms: int) -> None:
+        """The compiled lane may have stored halves and ended transactions."""
+        places = self.outcomes.places
+        first = places.take_stored()
+        if first >= 0:
+            self.stored(first, now_ms)
+        if places.owes:
+            self._broker.wants_turn = True
+
+    def told_end(self, now_ms: int) -> int:
+        """Up to where the log is to be safe before what the lane has answered is told: behind the ops of it."""
+        places = self.outcomes.places
+        if places.promised:
+            places.promised = 0
+            self.outcomes.write(now_ms)
+            return self._store.end + self.outcomes.owes  # the turn was full: what comes next begins with them
+        return self._store.end
 
     def write_ops(self, now_ms: int) -> None:
         """Call it before a turn is handed over: what was decided in it is complete then."""

@@ -1,8 +1,8 @@
 """The compiled core, or its plain twins where no compiler was to be had.
 
-The names here are the same either way: `Queue`, `Journal`, `Reader`, `SendPipe`, `Columns`, `RowIds` and the
-encoders of rows; `Lane`, `Sockets`, `Unpacker` and the scanners are None without the compiled module, and the
-rooms that use them go their plain road.
+The names here are the same either way: `Queue`, `Journal`, `Reader`, `Halves`, `SendPipe`, `Columns`,
+`RowIds` and the encoders of rows; `Lane`, `Sockets`, `Unpacker` and the scanners are None without the
+compiled module, and the rooms that use them go their plain road.
 HOTFIRE_CORE=plain chooses the twins on purpose. A compiled module built from other sources than those beside
 it is refused, because the worst kind of fast is the fast of last week.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hotfire.core import plain, plain_columns, plain_rows, plain_send, plain_sql92
+from hotfire.core import plain, plain_columns, plain_halves, plain_rows, plain_send, plain_sql92
 from hotfire.core.sources import source_hash
 
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hotfire.core._core import (
         BULK_BYTES,
         Columns,
+        Halves,
         Journal,
         KeyIndex,
         Lane,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     )
 elif _module is not None:
     Pull = tuple
-    KeyIndex = _module.KeyIndex
+    KeyIndex, Halves = _module.KeyIndex, _module.Halves
     Sent, SendPipe = _module.Sent, _module.SendPipe
     Journal, Queue, Reader, Lane = _module.Journal, _module.Queue, _module.Reader, _module.Lane
     Link, Replies, Sockets = _module.Link, _module.Replies, _module.Sockets
@@ -85,7 +86,7 @@ elif _module is not None:
     read_frame, java_hash, sync_map = _module.read_frame, _module.java_hash, _module.sync_map
 else:
     Pull = tuple
-    KeyIndex = plain.KeyIndex
+    KeyIndex, Halves = plain.KeyIndex, plain_halves.Halves
     Sent, SendPipe = plain_send.Sent, plain_send.SendPipe
     Journal, Queue, Reader, Lane = plain.Journal, plain.Queue, plain.Reader, None
     Link = Replies = Sockets = Unpacker = None
@@ -97,8 +98,8 @@ else:
     sync_map = plain.sync_map
 
 __all__ = [
-    "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Columns", "Journal", "KeyIndex", "Lane", "Link", "Pull", "Queue",
-    "Reader", "Replies", "RowIds", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records",
+    "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Columns", "Halves", "Journal", "KeyIndex", "Lane", "Link", "Pull",
+    "Queue", "Reader", "Replies", "RowIds", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records",
     "encode_record", "encode_rows", "java_hash", "keyed_records", "read_frame", "scan_records",
     "sift_records", "sound_records", "spread_rows", "sql_verdict", "sync_map",
 ]  # fmt: skip

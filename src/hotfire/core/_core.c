@@ -160,9 +160,9 @@ int hf_sendpipe_ready(void);
 PyMODINIT_FUNC PyInit__core(void) {
     PyTypeObject *const types[] = {&hf_queue_type, &hf_journal_type, &hf_reader_type, &hf_lane_type, &hf_index_type, &hf_link_type,
                                    &hf_replies_type, &hf_sockets_type, &hf_sent_type, &hf_sendpipe_type, &hf_load_type,
-                                   &hf_unpacker_type, &hf_columns_type, &hf_memory_type, &hf_rowids_type};
+                                   &hf_unpacker_type, &hf_columns_type, &hf_memory_type, &hf_rowids_type, &hf_halves_type};
     const char *const names[] = {"Queue", "Journal", "Reader", "Lane", "KeyIndex", "Link", "Replies", "Sockets", "Sent", "SendPipe", "Load",
-                                 "Unpacker", "Columns", "Memory", "RowIds"};
+                                 "Unpacker", "Columns", "Memory", "RowIds", "Halves"};
     PyObject *module = PyModule_Create(&module_def);
     if (!module || !hf_sendpipe_ready()) return NULL;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {

@@ -3,25 +3,25 @@
      topics  name -> (write queues, read queues, topic sys flag)
      grants  group 0 topic [0 expression] -> (sub version or -1, sorted tag hashes or None, group sys flag, token)
    The first frame that is not plainly ordinary is left to the handler; both answer byte for byte alike. */
-#include "store.h"
+#include "lane.h"
 #include <errno.h>
 
 #define CODE_SEND_V2 310
 #define CODE_SEND_BATCH 320     /* reads like the one before; what makes a batch is a field */
 #define CODE_PULL 11
+#define CODE_END_TRANSACTION 37
 #define REPLY_ROOM 768          /* an upper bound of a send or pull reply's header, checked below */
 #define TEXT_MAX HF_TEXT_MAX
 #define PULL_COMMIT 1
 #define PULL_SUSPEND 2
 #define PULL_SUBSCRIPTION 4
+#define SYS_FLAG_TRANSACTION HF_SYS_FLAG_TRANSACTION
 #define SYS_FLAG_PLAIN 0x703    /* compression and multi-tag bits; anything else is not ordinary */
 #define CODES_MAX 64
 #define REPLY_BYTES_MAX (64 << 20) /* more than any pull may have; an entry that says so is harmed */
 #define READY_MUCH (512u << 10) /* replies to pulls made in one call, beyond which others have their turn */
 
-enum { NEXT_PARTIAL = HF_LANE_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH, NEXT_DONE, NEXT_ERROR };
-
-static int room_for(uint8_t **buffer, size_t *room, size_t size) {
+int hf_lane_room(uint8_t **buffer, size_t *room, size_t size) {
     if (size <= *room) return 1;
     size_t wanted = *room ? *room : 4096;
     while (wanted < size) wanted *= 2;
@@ -46,8 +46,7 @@ static uint8_t *put_number(uint8_t *p, int64_t v) {
     return p + hf_decimal((char *)p, (uint64_t)v);
 }
 
-/* The entry of a topic, borrowed; NULL without error when it is not in the table. */
-static PyObject *find_topic(hf_lane *l, hf_slice name) {
+PyObject *hf_lane_topic(hf_lane *l, hf_slice name) {
     if (l->cached_name && PyBytes_GET_SIZE(l->cached_name) == (Py_ssize_t)name.size &&
         !memcmp(PyBytes_AS_STRING(l->cached_name), name.p, name.size)) return l->cached_topic;
     PyObject *key = PyBytes_FromStringAndSize((const char *)name.p, name.size);
@@ -59,19 +58,17 @@ static PyObject *find_topic(hf_lane *l, hf_slice name) {
     return topic;
 }
 
-static hf_queue *queue_of(PyObject *queues, int64_t id) {
+hf_queue *hf_lane_queue(PyObject *queues, int64_t id) {
     if (!PyTuple_Check(queues) || id < 0 || id >= PyTuple_GET_SIZE(queues)) return NULL;
     PyObject *queue = PyTuple_GET_ITEM(queues, id);
     return PyObject_TypeCheck(queue, &hf_queue_type) ? (hf_queue *)queue : NULL;
 }
 
 /* ---- send ---- */
-typedef struct { hf_slice unique, tags, keys; } known_properties;
-
 /* Names the broker gives a meaning to; a message that carries one is not ordinary. */
 static int reserved_name(hf_slice name) {
     static const char *const names[] = {
-        "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC",
+        "DELAY", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC",
         "MSG_TYPE", "REDIRECT", "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "DUP_INFO", "__CRC32#",
         "CHECK_IMMUNITY_TIME_IN_SECONDS", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES", "__transactionId__", NULL};
     if (name.size >= 6 && (!memcmp(name.p, "TIMER_", 6) || !memcmp(name.p, "INNER_", 6))) return 1;
@@ -80,8 +77,8 @@ static int reserved_name(hf_slice name) {
 }
 
 /* 1 when every pair is well formed and none has a meaning the lane does not serve. The last of equal names counts. */
-static int plain_properties(hf_slice text, known_properties *out) {
-    *out = (known_properties){{NULL, 0}, {NULL, 0}, {NULL, 0}};
+static int plain_properties(hf_slice text, hf_known *out) {
+    *out = (hf_known){0};
     const uint8_t *p = text.p, *end = p + text.size;
     while (p < end) {
         const uint8_t *stop = memchr(p, 2, (size_t)(end - p));
@@ -93,10 +90,12 @@ static int plain_properties(hf_slice text, known_properties *out) {
         else if (hf_slice_is(name, "TAGS")) out->tags = value;
         else if (hf_slice_is(name, "KEYS")) out->keys = value;
         else if (hf_slice_is(name, "WAIT")) { if (!hf_slice_is(value, "true")) return 0; }
+        else if (hf_slice_is(name, "PGROUP")) out->group = value;
+        else if (hf_slice_is(name, "TRAN_MSG")) { if (!(out->is_half = hf_slice_is(value, "true"))) return 0; }
         else if (reserved_name(name)) return 0;
         p = stop + 1;
     }
-    return 1;
+    return out->is_half || !out->group.size;
 }
 
 /* Text that is its own JSON form. */
@@ -110,7 +109,7 @@ static int plain_text(hf_slice s) {
 static uint8_t *begin_reply(uint8_t *at, const char *code_and_fields) { return put_text(at + 8, code_and_fields); }
 
 static uint8_t *end_reply(hf_lane *l, uint8_t *at, uint8_t *p, int32_t opaque, const char *remark, size_t body_size) {
-    p = put_text(p, "\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
+    p = put_text(p, ",\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
     p = put_number(p, opaque);
     p = put_text(p, remark);
     p = put_text(p, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
@@ -131,10 +130,10 @@ static uint8_t *put_id(hf_lane *l, uint8_t *p, int64_t physical) {
 }
 
 /* Needs reply_room(count) bytes of room in `waiting`. The ids are those of `count` records that lie at `records`. */
-static void reply_to_send(hf_lane *l, int32_t opaque, const hf_record *first, hf_slice unique, const uint8_t *records, size_t count) {
+static void reply_to_send(hf_lane *l, int32_t opaque, int64_t queue_id, const hf_record *first, hf_slice unique, const uint8_t *records, size_t count) {
     uint8_t *at = l->waiting + l->waiting_size;
     uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"queueId\":\"");
-    p = put_number(p, first->queue_id);
+    p = put_number(p, queue_id);
     if (unique.size) {
         p = put_text(p, "\",\"transactionId\":\"");
         p = put_bytes(p, unique.p, unique.size);
@@ -150,12 +149,20 @@ static void reply_to_send(hf_lane *l, int32_t opaque, const hf_record *first, hf
     }
     p = put_bytes(p, l->reply_mid, (size_t)l->reply_mid_size);
     p = put_number(p, first->queue_offset);
-    p = end_reply(l, at, p, opaque, "", 0);
+    p = end_reply(l, at, put_text(p, "\"}"), opaque, "", 0);
     l->waiting_size = (size_t)(p - l->waiting);
 }
 
-/* The unique key and every word of the keys, by their hashes. and the tag. Needs room for 3 + keys.size / 2 of them. */
-static void index_keys(hf_lane *l, hf_slice topic, const known_properties *known, int64_t physical, int64_t timestamp) {
+int hf_lane_reply_plain(hf_lane *l, int32_t opaque) {
+    if (!hf_lane_room(&l->waiting, &l->waiting_room, l->waiting_size + REPLY_ROOM)) return 0;
+    uint8_t *at = l->waiting + l->waiting_size;
+    uint8_t *p = end_reply(l, at, begin_reply(at, "{\"code\":0"), opaque, "", 0);
+    l->waiting_size = (size_t)(p - l->waiting);
+    return 1;
+}
+
+/* The unique key, every word of the keys and the tag, by their hashes. Needs room for keys_max of them. */
+static void index_keys(hf_lane *l, hf_slice topic, const hf_known *known, int64_t physical, int64_t timestamp) {
     if (!l->journal->grow_index) return;
     hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_KEY, known->unique));
     const uint8_t *p = known->keys.p, *end = p + known->keys.size;
@@ -167,6 +174,45 @@ static void index_keys(hf_lane *l, hf_slice topic, const known_properties *known
         p = stop + 1;
     }
     if (!hf_blank(known->tags)) hf_journal_index_later(l->journal, physical, timestamp, hf_key_hash(topic, HF_TAG, known->tags));
+}
+
+int hf_lane_reserve(hf_lane *l, size_t size, size_t keys, int64_t *physical) {
+    switch (hf_journal_reserve(l->journal, size, physical)) {
+        case HF_NEED_SEGMENT: return NEXT_SEGMENT;
+        case HF_TURN_FULL: return NEXT_FULL;
+        default: break;
+    }
+    if (hf_journal_index_room(l->journal, keys)) return NEXT_DONE;
+    PyErr_NoMemory();
+    return NEXT_ERROR;
+}
+
+/* Room in the turn, taken: what may fail comes before this, for bytes taken and not written would end the log. */
+static uint8_t *space_for(hf_lane *l, size_t size, size_t records) {
+    uint8_t *space = hf_journal_derive_room(l->journal, records) ? hf_journal_space(l->journal, size) : NULL;
+    if (!space) PyErr_NoMemory();
+    return space;
+}
+
+const uint8_t *hf_lane_place(hf_lane *l, hf_queue *queue, hf_record *r, size_t size, const hf_known *known) {
+    uint8_t *space = space_for(l, size, 1);
+    if (!space) return NULL;
+    int64_t tags = known->tags.size ? hf_java_hash(known->tags.p, known->tags.size) : 0;
+    r->queue_offset = queue->next++;
+    hf_journal_derive_later(l->journal, queue, r->physical_offset, (int32_t)size, r->queue_offset, tags, r->store_timestamp);
+    index_keys(l, r->topic, known, r->physical_offset, r->store_timestamp);
+    hf_record_write(r, size, space);
+    l->journal->last_timestamp = r->store_timestamp;
+    return space;
+}
+
+static const uint8_t *place_batch(hf_lane *l, hf_queue *queue, hf_record *r, const hf_batch *sizes, hf_slice body) {
+    uint8_t *space = space_for(l, sizes->bytes, sizes->count);
+    if (!space) return NULL;
+    r->queue_offset = queue->next;
+    hf_batch_write(l->journal, queue, body, r, space);
+    l->journal->last_timestamp = r->store_timestamp;
+    return space;
 }
 
 static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) {
@@ -194,7 +240,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
             case 'm': if (!(is_batch = hf_slice_is(v, "true")) && !hf_slice_is(v, "false")) return NEXT_HANDLER; break;
             case 'i': {
                 if (field->escaped) {
-                    if (!room_for(&l->scratch, &l->scratch_room, v.size)) return NEXT_ERROR;
+                    if (!hf_lane_room(&l->scratch, &l->scratch_room, v.size)) return NEXT_ERROR;
                     int64_t n = hf_unescape(v, l->scratch);
                     if (n < 0) return NEXT_HANDLER;
                     v = (hf_slice){l->scratch, (uint32_t)n};
@@ -205,52 +251,44 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
             default: break; /* a producer group, c default topic, k unit mode, n broker name */
         }
     }
-    if ((seen & 0xff) != 0xff || (sys_flag & ~SYS_FLAG_PLAIN)) return NEXT_HANDLER;
-    known_properties known;
-    if (!plain_properties(properties, &known) || !plain_text(known.unique)) return NEXT_HANDLER;
+    hf_known known;
+    if ((seen & 0xff) != 0xff || !plain_properties(properties, &known) || !plain_text(known.unique)) return NEXT_HANDLER;
+    if (sys_flag & ~(known.is_half ? SYS_FLAG_PLAIN | SYS_FLAG_TRANSACTION : SYS_FLAG_PLAIN)) return NEXT_HANDLER;
     if (!known.unique.size && !is_batch) return NEXT_HANDLER; /* which makes one up */
-    PyObject *entry = find_topic(l, topic);
+    if (known.is_half && (is_batch || !l->takes_halves)) return NEXT_HANDLER;
+    PyObject *entry = hf_lane_topic(l, topic);
     if (!entry) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
-    hf_queue *queue = queue_of(PyTuple_GET_ITEM(entry, 0), queue_id);
+    hf_queue *queue = hf_lane_queue(PyTuple_GET_ITEM(entry, 0), queue_id);
     if (!queue) return NEXT_HANDLER;
 
-    if (now < l->journal->last_timestamp) now = l->journal->last_timestamp; /* store time never goes back, whatever the clock does */
     hf_slice store_host = {(uint8_t *)PyBytes_AS_STRING(l->store_host), (uint32_t)PyBytes_GET_SIZE(l->store_host)};
     hf_record r = {
         .topic = topic, .body = f->body, .properties = properties,
         .suffix = {(uint8_t *)PyBytes_AS_STRING(l->suffix), (uint32_t)PyBytes_GET_SIZE(l->suffix)},
         .born_host = born_host, .store_host = store_host, .queue_id = (int32_t)queue_id, .flag = (int32_t)flag,
         .sys_flag = (int32_t)sys_flag | (born_host.size == 20 ? 0x10 : 0) | (store_host.size == 20 ? 0x20 : 0),
-        .reconsume_times = (int32_t)reconsume, .born_timestamp = born, .store_timestamp = now, .append_crc = l->append_crc};
-    hf_batch sizes = {0, 3 + known.keys.size / 2, 1};
+        .reconsume_times = (int32_t)reconsume, .born_timestamp = born,
+        .store_timestamp = hf_lane_stamp(l, now), .append_crc = l->append_crc};
+    if (known.is_half) {
+        if (!hf_lane_half_suffix(l, topic, queue_id, known.unique, &r.suffix)) return NEXT_ERROR;
+        r.topic = (hf_slice){(const uint8_t *)HF_HALF_TOPIC, sizeof HF_HALF_TOPIC - 1};
+        r.queue_id = 0;
+        r.sys_flag &= ~SYS_FLAG_TRANSACTION;
+        queue = l->halves->queue;
+    }
+    hf_batch sizes = {0, hf_keys_max(&known), 1};
     if (is_batch) {
         r.suffix.size = 0; /* messages of a batch are stored as they came */
         if (topic.size > INT8_MAX || !hf_batch_measure(f->body, &r, &sizes) || sizes.bytes > l->batch_max) return NEXT_HANDLER;
     } else if (!(sizes.bytes = hf_record_size(&r))) return NEXT_HANDLER;
-    switch (hf_journal_reserve(l->journal, sizes.bytes, &r.physical_offset)) {
-        case HF_NEED_SEGMENT: return NEXT_SEGMENT;
-        case HF_TURN_FULL: return NEXT_FULL;
-        default: break;
-    }
-    /* everything that may fail comes before the space is taken: bytes taken and not written would end the log */
-    if (!room_for(&l->waiting, &l->waiting_room, l->waiting_size + reply_room(l, sizes.count))) return NEXT_ERROR;
-    int has_room = hf_journal_derive_room(l->journal, sizes.count) && hf_journal_index_room(l->journal, sizes.keys);
-    uint8_t *space = has_room ? hf_journal_space(l->journal, sizes.bytes) : NULL;
-    if (!space) {
-        PyErr_NoMemory();
-        return NEXT_ERROR;
-    }
-    r.queue_offset = queue->next;
-    if (is_batch) hf_batch_write(l->journal, queue, f->body, &r, space);
-    else {
-        int64_t tags = known.tags.size ? hf_java_hash(known.tags.p, known.tags.size) : 0;
-        hf_journal_derive_later(l->journal, queue, r.physical_offset, (int32_t)sizes.bytes, queue->next++, tags, r.store_timestamp);
-        index_keys(l, topic, &known, r.physical_offset, now);
-        hf_record_write(&r, sizes.bytes, space);
-    }
-    l->journal->last_timestamp = now;
+    int next = hf_lane_reserve(l, sizes.bytes, sizes.keys, &r.physical_offset);
+    if (next != NEXT_DONE) return next;
+    if (!hf_lane_room(&l->waiting, &l->waiting_room, l->waiting_size + reply_room(l, sizes.count))) return NEXT_ERROR;
+    const uint8_t *space = is_batch ? place_batch(l, queue, &r, &sizes, f->body) : hf_lane_place(l, queue, &r, sizes.bytes, &known);
+    if (!space) return NEXT_ERROR;
+    if (known.is_half) hf_lane_half_stored(l, r.queue_offset);
     l->sends += (long long)sizes.count;
-    if (f->flag == 0) reply_to_send(l, f->opaque, &r, known.unique, space, sizes.count);
+    if (f->flag == 0) reply_to_send(l, f->opaque, queue_id, &r, known.unique, space, sizes.count);
     return NEXT_DONE;
 }
 
@@ -322,9 +360,9 @@ static PyObject *find_grant(hf_lane *l, const pull_fields *q) {
 static int serve_pull(hf_lane *l, hf_frame *f, PyObject *pulls) {
     pull_fields q;
     if (f->flag != 0 || f->body.size || !read_pull(f, &q)) return NEXT_HANDLER;
-    PyObject *topic = find_topic(l, q.topic);
+    PyObject *topic = hf_lane_topic(l, q.topic);
     if (!topic) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
-    hf_queue *queue = queue_of(PyTuple_GET_ITEM(topic, 1), q.queue_id);
+    hf_queue *queue = hf_lane_queue(PyTuple_GET_ITEM(topic, 1), q.queue_id);
     if (!queue || q.offset < queue->min || q.offset >= queue->max) return NEXT_HANDLER;
     PyObject *grant = find_grant(l, &q);
     if (!grant) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
@@ -360,7 +398,7 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *pulls) {
     p = put_number(p, queue->min);
     p = put_text(p, "\",\"topicSysFlag\":\"");
     p = put_number(p, PyLong_AsLong(PyTuple_GET_ITEM(topic, 2)));
-    p = end_reply(l, at, p, f->opaque, ",\"remark\":\"FOUND\"", (size_t)chosen.bytes);
+    p = end_reply(l, at, put_text(p, "\"}"), f->opaque, ",\"remark\":\"FOUND\"", (size_t)chosen.bytes);
     if (PyErr_Occurred()) return NEXT_ERROR;
     if (hf_journal_fetch(l->journal, pieces, chosen.count, p)) return NEXT_HANDLER; /* cold or gone: not our case */
     for (int i = 0; i < chosen.count; p += pieces[i++].size)
@@ -380,17 +418,17 @@ void hf_lane_begin(hf_lane *l) { Py_XSETREF(l->cached_name, NULL); } /* the tabl
 
 static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"journal", "topics", "grants", "store_host", "id_prefix", "suffix", "region", "trace_on", "version",
-                            "append_crc", "frame_max", "body_max", "batch_max", "memory_window", "pull_limits", NULL};
-    PyObject *journal, *topics, *grants, *store_host, *suffix;
+                            "append_crc", "frame_max", "body_max", "batch_max", "memory_window", "pull_limits", "halves", NULL};
+    PyObject *journal, *topics, *grants, *store_host, *suffix, *halves;
     const char *prefix, *region;
     int trace_on;
     unsigned int frame_max, body_max, batch_max;
     long long window, memory_bytes, disk_bytes;
     hf_limits limits = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!SsSspipIIIL(iiLLi)", names, &hf_journal_type, &journal, &PyDict_Type, &topics,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!SsSspipIIIL(iiLLi)O!", names, &hf_journal_type, &journal, &PyDict_Type, &topics,
                                      &PyDict_Type, &grants, &store_host, &prefix, &suffix, &region, &trace_on, &l->version,
                                      &l->append_crc, &frame_max, &body_max, &batch_max, &window, &limits.memory_count_max,
-                                     &limits.disk_count_max, &memory_bytes, &disk_bytes, &limits.scan_max)) return -1;
+                                     &limits.disk_count_max, &memory_bytes, &disk_bytes, &limits.scan_max, &hf_halves_type, &halves)) return -1;
     Py_ssize_t host_size = PyBytes_GET_SIZE(store_host);
     if ((host_size != 8 && host_size != 20) || strlen(prefix) >= sizeof l->id_prefix || strlen(region) > TEXT_MAX ||
         !plain_text((hf_slice){(const uint8_t *)region, (uint32_t)strlen(region)})) {
@@ -414,20 +452,22 @@ static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     KEEP(l->grants, grants);
     KEEP(l->store_host, store_host);
     KEEP(l->suffix, suffix);
+    KEEP(l->halves_ref, halves);
 #undef KEEP
     l->journal = (hf_journal *)journal;
+    l->halves = (hf_halves *)halves;
     return 0;
 }
 
 /* Nothing to clear: its tables clear themselves, and a lane without them could not be called any more. */
-static int lane_traverse(hf_lane *l, visitproc visit, void *arg) { Py_VISIT(l->journal_ref); Py_VISIT(l->topics); Py_VISIT(l->grants); return 0; }
+static int lane_traverse(hf_lane *l, visitproc visit, void *arg) { Py_VISIT(l->journal_ref); Py_VISIT(l->halves_ref); Py_VISIT(l->topics); Py_VISIT(l->grants); return 0; }
 
 static void lane_dealloc(hf_lane *l) {
     PyObject_GC_UnTrack(l);
-    Py_CLEAR(l->journal_ref); Py_CLEAR(l->topics); Py_CLEAR(l->grants); Py_CLEAR(l->store_host); Py_CLEAR(l->suffix);
+    Py_CLEAR(l->journal_ref); Py_CLEAR(l->halves_ref); Py_CLEAR(l->topics); Py_CLEAR(l->grants); Py_CLEAR(l->store_host); Py_CLEAR(l->suffix);
     Py_CLEAR(l->cached_name);
     Py_CLEAR(l->ready);
-    PyMem_Free(l->scratch); PyMem_Free(l->waiting);
+    PyMem_Free(l->scratch); PyMem_Free(l->waiting); PyMem_Free(l->half);
     Py_TYPE(l)->tp_free((PyObject *)l);
 }
 
@@ -464,6 +504,7 @@ int hf_lane_serve(hf_lane *l, const uint8_t *p, size_t size, hf_slice born_host,
             default:
                 if (f.code == CODE_SEND_V2 || f.code == CODE_SEND_BATCH) next = serve_send(l, &f, born_host, now);
                 else if (f.code == CODE_PULL) next = serve_pull(l, &f, pulls);
+                else if (f.code == CODE_END_TRANSACTION) next = hf_lane_serve_end(l, &f, now);
                 else next = NEXT_HANDLER;
         }
         if (next == NEXT_DONE) {
@@ -504,6 +545,7 @@ static PyMethodDef lane_methods[] = {
     {NULL}};
 static PyMemberDef lane_members[] = {
     {"sends", Py_T_LONGLONG, offsetof(hf_lane, sends), Py_READONLY, "Sends served."},
+    {"takes_halves", Py_T_INT, offsetof(hf_lane, takes_halves), 0, "Whether half messages are taken."},
     {"pulls", Py_T_LONGLONG, offsetof(hf_lane, pulls), Py_READONLY, "Pulls served."},
     {NULL}};
 PyTypeObject hf_lane_type = {

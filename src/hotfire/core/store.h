@@ -175,6 +175,25 @@ int hf_batch_measure(hf_slice body, const hf_record *common, hf_batch *out);
 /* After measure, reserve and room: one record for each message, from common's physical offset on */
 void hf_batch_write(hf_journal *j, hf_queue *queue, hf_slice body, const hf_record *common, uint8_t *out);
 
+/* ---- halves ---- */
+typedef struct {
+    PyObject_HEAD
+    hf_queue *queue;
+    PyObject *queue_ref;
+    int64_t next;                  /* the first place not passed over */
+    int64_t serves_from;           /* the lane ends transactions from this place on */
+    int64_t stored;                /* the first place the lane gave to a half since it was asked, or -1 */
+    int64_t base;                  /* place of the first bit, a multiple of 64 */
+    uint64_t *bits;                /* set: dealt with */
+    size_t words;
+    int64_t ended;                 /* bits set from `next` on */
+    int64_t *owed;                 /* places dealt with that no op in the log names */
+    size_t owed_count, owed_room;
+    long long committed, rolled_back; /* by the lane */
+    int promised;                  /* one who waits was told of an end: its op must be safe before that answer leaves */
+} hf_halves;
+extern PyTypeObject hf_halves_type;
+
 /* ---- lane ---- */
 #define HF_TEXT_MAX 255            /* unique key, region: longer ones take the slow road */
 #define HF_LANE_PARTIAL 0          /* why the lane stopped: every whole frame is served */
@@ -182,16 +201,17 @@ typedef struct {
     PyObject_HEAD
     PyObject *topics, *grants;
     hf_journal *journal;
-    PyObject *journal_ref, *suffix, *store_host;
+    hf_halves *halves;
+    PyObject *journal_ref, *halves_ref, *suffix, *store_host;
     char reply_mid[2 * HF_TEXT_MAX + 64];  /* the constant text between msgId and queueOffset */
     char id_prefix[48];
-    int id_prefix_size, reply_mid_size, version, append_crc, pull_enabled;
+    int id_prefix_size, reply_mid_size, version, append_crc, takes_halves;
     uint32_t frame_max, body_max, batch_max;
     int64_t memory_window;
     hf_limits limits;
-    uint8_t *scratch, *waiting;
+    uint8_t *scratch, *waiting, *half;
     PyObject *ready;                    /* bytes being filled; NULL while there are none */
-    size_t scratch_room, waiting_size, waiting_room, ready_size;
+    size_t scratch_room, waiting_size, waiting_room, half_room, ready_size;
     PyObject *cached_name, *cached_topic;
     long long sends, pulls;
 } hf_lane;

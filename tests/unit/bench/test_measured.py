@@ -1,7 +1,7 @@
 """What is promised in figures: the newest ones that were measured and kept keep it.
 
-They are measured by `make bench` and `make long`, which take hours, and committed with each of their raw runs; a
-clock in a test would only tell how busy this machine is now.
+They are measured by `make bench` and `make long`, which take hours, and committed with each of their raw
+runs; a clock in a test would only tell how busy this machine is now.
 """
 
 from dataclasses import replace

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotfire import core
-from hotfire.core import plain, plain_sql92
+from hotfire.core import plain, plain_halves, plain_sql92
 from tests.unit.broker.harness import Harness
 
 LANE, HANDLERS, PLAIN = "lane", "handlers", "plain"
@@ -24,6 +24,7 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         monkeypatch.setattr(core, "COMPILED", False)
         for name in ("Journal", "KeyIndex", "Queue", "Reader"):
             monkeypatch.setattr(core, name, getattr(plain, name))
+        monkeypatch.setattr(core, "Halves", plain_halves.Halves)
         compiled_only = ("Lane", "scan_records", "sound_records", "derive_records", "encode_record")
         for name in (*compiled_only, "read_frame", "java_hash", "keyed_records"):
             monkeypatch.setattr(core, name, None)

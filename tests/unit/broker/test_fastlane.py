@@ -12,7 +12,14 @@ from hotfire.broker.fastlane import GRANTS_MAX, FastLane
 from hotfire.model import TopicConfig
 from hotfire.protocol.codes import Serialization
 from hotfire.protocol.command import Command, encode
-from hotfire.protocol.requests import GetMaxOffset, QueryConsumerOffset, UpdateConsumerOffset
+from hotfire.protocol.record import parse_offset_message_id
+from hotfire.protocol.requests import (
+    EndTransaction,
+    GetMaxOffset,
+    QueryConsumerOffset,
+    SendReply,
+    UpdateConsumerOffset,
+)
 from tests.unit.broker.harness import (
     COMMIT,
     STORE_HOST,
@@ -24,6 +31,7 @@ from tests.unit.broker.harness import (
     send_request,
     tagged,
 )
+from tests.unit.broker.transacting import work
 
 pytestmark = pytest.mark.core
 
@@ -60,6 +68,40 @@ def some_send(rng: random.Random) -> Command:
     if some(rng, False, True) and command.fields:
         del command.fields[rng.choice(list(command.fields))]
     return command
+
+
+def some_half(rng: random.Random) -> Command:
+    named = {"TRAN_MSG": some(rng, "true", "True", "false"), "PGROUP": some(rng, "PG", "Other")}
+    named["UNIQ_KEY"] = f"{rng.randrange(10**6):032d}"
+    named.update([rng.choice([("TAGS", rng.choice(TAGS)), ("KEYS", "a b"), ("名", "值"), ("WAIT", "true")])])
+    odd = {"DELAY": "1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "9", "TIMER_DELAY_MS": "1000", "REAL_TOPIC": "U"}
+    named.update([some(rng, ("K", "v"), ("TRANSACTION_CHECK_TIMES", "1"), *odd.items())])
+    return send_request(
+        topic=some(rng, "T", "U", "Nowhere", "%RETRY%g"),
+        queue_id=some(rng, rng.randrange(2), 9, -1),
+        body=rng.randbytes(some(rng, rng.choice([1, 100, 300]), 0, 5000)),
+        properties=properties(**{name: value for name, value in named.items() if value}),
+        flag=rng.choice([0, 7]),
+        sys_flag=some(rng, 4, 0, 8, 12, 5),
+        reconsume_times=some(rng, 0, 1),
+        batch=some(rng, False, True),
+    ).to_command(oneway=some(rng, False, True))
+
+
+def some_end(rng: random.Random, halves: list[SendReply]) -> Command:
+    """The outcome of one of these, as a rule told rightly; some are told again and again."""
+    half = rng.choice(halves)
+    return EndTransaction(
+        topic=some(rng, "T", None),
+        producer_group=some(rng, "PG", "Other"),
+        tran_state_table_offset=some(rng, half.queue_offset, half.queue_offset + 1, 10**9, -1),
+        commit_log_offset=some(rng, parse_offset_message_id(half.msg_id)[1], 0, 10**12),
+        commit_or_rollback=some(rng, rng.choice([8, 8, 12]), 0, 4, 99),
+        from_transaction_check=some(rng, rng.choice([True, False]), None),
+        msg_id=some(rng, half.transaction_id or "", "another"),
+        transaction_id=some(rng, half.transaction_id, None, "another"),
+        broker_name=some(rng, None, "broker"),
+    ).to_command(oneway=rng.random() < 0.5)
 
 
 def some_pull(rng: random.Random) -> Command:
@@ -119,6 +161,55 @@ def transcript(root: Path, seed: int, *, lane: bool) -> tuple[dict[int, bytes], 
     return by_opaque, log, heart.broker.offsets._offsets
 
 
+def transactions(root: Path, seed: int, *, lane: bool) -> tuple[list[bytes], list[bytes], object, list[int]]:
+    """The same of halves and of how they end. Each read is worked off before the next: the log's order is a
+    turn's order, and what has to be looked up is looked up beside the loop.
+    """
+    rng = random.Random(seed)
+    random.seed(seed)
+    heart = Harness(root, fast_lane_enable=lane)
+    heart.create_topic("T", 4)
+    heart.create_topic("U", 2)
+    heart.beat_producer("producer", "PG")
+    halves: list[SendReply] = []
+    replies: list[bytes] = []
+    for step in range(120):
+        make = rng.choice([some_half, some_half, some_send]) if rng.random() < 0.5 or not halves else None
+        command = make(rng) if make is not None else some_end(rng, halves)
+        command.opaque = 1000 + step
+        heart.receive_bytes(encode(command))
+        work(heart)
+        for reply in heart.connection.take():
+            replies.append(encode(reply))
+            if make is some_half and reply.code == 0 and reply.opaque == command.opaque:
+                halves.append(SendReply.from_command(reply))
+        heart.now_ms += rng.randrange(50)
+    outcomes = heart.broker.transactions.outcomes
+    open_places = [place for place in range(outcomes.queue.max) if outcomes.is_open(place)]
+    counted = heart.broker.transactions.committed, heart.broker.transactions.rolled_back, outcomes.next
+    assert bool(outcomes.places.committed) == lane, "the lane ended none, or where there is none"
+    for _ in range(7):  # all that are open are asked about
+        heart.now_ms += 1000
+        heart.tick()
+        work(heart)
+    replies += [encode(question) for question in heart.connection.take()]
+    heart.close()
+    log = [file.read_bytes() for file in sorted((root / "commitlog").iterdir())]
+    return replies, log, counted, open_places
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lane_and_handlers_end_transactions_alike(seed: int, in_memory: Path) -> None:
+    """Any mix of halves and outcomes, sound and odd, told once or again: answers, log, what is open, and who
+    is asked.
+    """
+    with_lane = transactions(in_memory / "with", seed, lane=True)
+    without = transactions(in_memory / "without", seed, lane=False)
+    for left, right in zip(with_lane[0], without[0], strict=True):
+        assert left == right, f"seed {seed}"
+    assert with_lane == without, f"seed {seed}"
+
+
 def chunks(rng: random.Random, commands: list[Command], first_opaque: int) -> Iterator[bytes]:
     """The commands' bytes, cut anywhere."""
     for number, command in enumerate(commands):
@@ -147,7 +238,7 @@ def test_lane_and_handlers_answer_and_store_alike(seed: int, in_memory: Path) ->
 def test_grants_are_bounded(in_memory: Path) -> None:
     """However many groups and expressions come, the lane's table does not grow without end."""
     heart = Harness(in_memory / "store")
-    fast = FastLane(heart.config, heart.store, STORE_HOST, b"")
+    fast = FastLane(heart.config, heart.store, STORE_HOST, b"", heart.broker.transactions.outcomes.places)
     for number in range(GRANTS_MAX + 10):
         fast.grant(f"g{number}", "T", expression="*", version=1, codes=None, group_flag=0)
     assert len(fast._grants) <= GRANTS_MAX

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hotfire import core
 from hotfire.broker import halves
 from hotfire.protocol.record import Host, decode_record, parse_properties
 from tests.unit.broker.conftest import Make
@@ -127,8 +128,8 @@ def test_a_delayed_copy_without_its_op_is_not_made_again(heart: Harness, make: M
     record = stored(again, HALF)[-1]
     say(again, outcome(half, COMMIT))
     assert stored(again, "SCHEDULE_TOPIC_XXXX")[0].physical_offset > record.physical_offset
-    for op in stored(again, OP):  # as if it had been lost
-        again.broker.transactions.outcomes._ended.discard(int(op.body[:-1]))
+    outcomes = again.broker.transactions.outcomes
+    outcomes.places = core.Halves(outcomes.queue)  # as if its op had been lost
     pass_time(again, 2000)
     assert visible(again) == [b"late"]
     assert ask_all(again, COMMIT) == []
@@ -204,7 +205,7 @@ def test_ops_of_every_version_are_understood(heart: Harness, make: Make, body: b
     """Lists with commas, one number without, and what is neither."""
     for number in range(3):
         prepare(heart, number, b"%d" % number)
-    record = dataclasses.replace(halves.op([], 0, STORE_HOST, heart.now_ms), body=body)
+    record = dataclasses.replace(halves.op(b"", 0, STORE_HOST, heart.now_ms), body=body)
     append(heart, record)
     again = killed(heart, make, "killed")
     ask_all(again, COMMIT)
@@ -222,7 +223,7 @@ def test_an_immune_half_of_the_reference_knows_its_first_place(heart: Harness, m
     # another key, so that nothing but the property leads to the first place
     named = named.replace(half.transaction_id.encode(), b"AC11000100002A9F00000000000000FF")  # type: ignore[union-attr]
     append(heart, dataclasses.replace(record, properties=named))
-    append(heart, halves.op([0], 0, STORE_HOST, heart.now_ms))
+    append(heart, halves.op(b"0,", 0, STORE_HOST, heart.now_ms))
     again = killed(heart, make, "killed")
     assert ask_all(again, COMMIT) == []
 
@@ -275,13 +276,11 @@ def test_a_store_of_the_reference_is_gone_on_with(make: Make, tmp_path: Path) ->
     heart.beat_producer("producer", group)
     records = [decode_record(heart.store.queries.record_now(at)) for at in half_places(heart)]  # type: ignore[arg-type]
     copies = {r.prepared_transaction_offset for r in all_of(heart, "tx")}
-    ended = set(heart.broker.transactions.outcomes._ended) | set(
-        range(heart.broker.transactions.outcomes.next)
-    )
+    outcomes = heart.broker.transactions.outcomes
     open_keys = {
         parse_properties(r.properties)["UNIQ_KEY"]
         for r in records
-        if r.queue_offset not in ended and r.physical_offset not in copies
+        if outcomes.is_open(r.queue_offset) and r.physical_offset not in copies
     }
     asked: set[str | None] = set()
     for _ in range(4):
@@ -325,5 +324,5 @@ def test_unknown_is_no_outcome_for_a_former_life_either(heart: Harness) -> None:
 
 def test_hosts_of_both_families_are_written(make: Make) -> None:
     """An op of a broker that listens on IPv6 is a sound record."""
-    op = halves.op([7], 0, Host.parse("::1", 10911), 5)
+    op = halves.op(b"7,", 0, Host.parse("::1", 10911), 5)
     assert halves.ended_by(decode_record(halves.encode_record(op, append_crc=False))) == [7]
