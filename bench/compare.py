@@ -1,7 +1,8 @@
 """Hotfire beside Apache RocketMQ on this machine: the same load in turns, the median of the pairs.
 
 The servers of a flush mode stay up; one at a time is under load, the others stand still. A JVM needs about a
-minute of load before it is at its best, so Apache gets one first. Everything is on loopback and bounded in time.
+minute of load before it is at its best, so Apache gets one first. Everything is on loopback and bounded in
+time.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Transactions:
             self._broker.wants_turn = True
 
     def told_end(self, now_ms: int) -> int:
-        """Up to where the log is to be safe before what the lane has answered is told: behind the ops of it."""
+        """Up to where the log is to be safe before what the lane has answered is told: behind its ops."""
         places = self.outcomes.places
         if places.promised:
             places.promised = 0
