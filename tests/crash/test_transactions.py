@@ -49,6 +49,7 @@ class DyingHotfire(HotfireProcess):
     """Dies at `point` if there is one: step, moment, and how often that comes before."""
 
     point: tuple[str, str, int] | None = None
+    lane = True
 
     @property
     def met(self) -> Path:
@@ -56,7 +57,7 @@ class DyingHotfire(HotfireProcess):
         return self.directory / "points.met"
 
     def _command(self) -> list[str]:
-        command = super()._command()
+        command = [*super()._command(), "--set", f"fastLaneEnable={str(self.lane).lower()}"]
         if self.point is None:
             return command
         dying = [sys.executable, "-m", "tests.crash.dying", *map(str, self.point), str(self.met)]
@@ -140,7 +141,9 @@ class Shop:
 
 @pytest.mark.promise(136, 139, 144)
 def test_kills_at_every_step_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    """Five kills at each step, with it in memory alone or just written: every end counts, and counts once."""
+    """Five kills at each step, with it in memory alone or just written, by the lane or by handlers: every end
+    counts, and counts once.
+    """
     kill_at_every_step(tmp_path, KILLS_PER_STEP)
 
 
@@ -155,17 +158,20 @@ def kill_at_every_step(tmp_path: Path, kills_per_step: int) -> None:
     rng = random.Random(SEED)
     server = DyingHotfire(tmp_path, arguments=[word for pair in SETTINGS for word in ("--set", pair)])
     shop = Shop(SEED)
-    points = [(step, MOMENTS[kill % 2]) for step in STEPS for kill in range(kills_per_step)]
+    points = [
+        (step, MOMENTS[kill % 2], kill // 2 % 2 == 0) for step in STEPS for kill in range(kills_per_step)
+    ]
     rng.shuffle(points)
 
     async def run() -> Counter[bytes]:
-        for step, moment in points:
+        for step, moment, lane in points:
+            server.lane = lane
             server.point = step, moment, rng.randrange(1, 4 if step == "progress" else 40)
             with suppress(ProcessFailed):  # it died before it was ready
                 await asyncio.to_thread(server.restart)
                 await shop.sell_at(server.broker)
             assert await asyncio.to_thread(server.process.wait, TIMEOUT_S) == -signal.SIGKILL
-        server.point = None
+        server.point, server.lane = None, True
         await asyncio.to_thread(server.restart)
         await shop.sell_at(server.broker, at_least=20)
         return await shop.delivered(server.broker)
