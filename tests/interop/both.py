@@ -45,14 +45,16 @@ def compared_rows(client: str) -> list[str]:
 
 
 @contextmanager
-def started(peer: Peer, place: Path) -> Iterator[Server]:
-    hotfire = HotfireProcess(place, arguments=HOTFIRE_ARGUMENTS)
-    with hotfire if peer == "hotfire" else differential.apache(place, APACHE_SETTINGS) as server:
+def started(peer: Peer, place: Path, **more: str) -> Iterator[Server]:
+    told = [word for name, value in more.items() for word in ("--set", f"{name}={value}")]
+    hotfire = HotfireProcess(place, arguments=[*HOTFIRE_ARGUMENTS, *told])
+    with hotfire if peer == "hotfire" else differential.apache(place, {**APACHE_SETTINGS, **more}) as server:
         yield server
 
 
 def tell(peer: Peer, place: Path) -> Told:
-    with started(peer, place / "catalogue") as server:
+    # its halves are asked about in vain: on a busy machine, often enough to be laid aside while it lasts
+    with started(peer, place / "catalogue", transactionCheckMax="1000") as server:
         told = Told(differential.answers(server))
     with started(peer, place / "clients") as server:
         told.admin = adminstory.story(server, place / "admin")
