@@ -75,6 +75,9 @@ class Shop:
         self.ends: dict[bytes, int] = {}
         """How each ended, decided before its half is sent: a broker may ask before we have heard of it."""
         self.acknowledged: set[bytes] = set()
+        self.told: set[bytes] = set()
+        """Ends that the broker has confirmed."""
+        self.asked_again: set[bytes] = set()
 
     async def sell_at(self, address: str, *, at_least: int = 0) -> None:
         """Half after half, until the broker dies; or until so many transactions were made, if given."""
@@ -102,11 +105,17 @@ class Shop:
         self.acknowledged.add(body)
         told = outcome(half, self._rng.choice((end, end, UNKNOWN)))
         for _ in range(self._rng.choice((0, 1, 1, 1, 2))):
-            await self._peer.invoke_oneway(told)
+            if told.commit_or_rollback != UNKNOWN and self._rng.random() < 0.3:
+                if (await self._peer.invoke(told, TIMEOUT_S)).code == 0:
+                    self.told.add(body)
+            else:
+                await self._peer.invoke_oneway(told)
 
     def _asked(self, command: Command) -> None:
         question = CheckTransactionState.from_command(command)
         (half,) = iter_records(question.body)
+        if half.body in self.told:
+            self.asked_again.add(half.body)
         told = answer(question, self.ends[half.body])
         task = asyncio.ensure_future(self._tell(told.to_command(oneway=True)))
         self._answers.add(task)
@@ -189,4 +198,6 @@ def kill_at_every_step(tmp_path: Path, kills_per_step: int) -> None:
     assert not lost, f"committed and not delivered: {lost}"
     twice = sorted(body for body, count in found.items() if count > 1)
     assert not twice, f"delivered twice: {twice}"
+    assert not shop.asked_again, f"confirmed, and asked about: {sorted(shop.asked_again)}"
+    assert len(shop.told) > len(points)
     assert len(found) > 5 * len(points)

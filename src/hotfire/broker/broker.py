@@ -148,8 +148,9 @@ class Broker(Heart):
                     data, at, connection.born_host, now_ms
                 )
                 at += consumed
+                self.transactions.lane_has_served(now_ms)
                 if waiting is not None:
-                    self._wait(self.transactions.told_end(now_ms), One(connection, waiting), now_ms)
+                    self.transactions.tell(One(connection, waiting), now_ms)
                 if ready is not None:
                     connection.write(ready)
                 self._count_pulls(pulls)
@@ -172,7 +173,6 @@ class Broker(Heart):
                 break
             at += frame
             handled += 1
-        self.transactions.lane_has_served(now_ms)
         self._hand_over_soon()
         return at
 
@@ -182,10 +182,10 @@ class Broker(Heart):
         return self.fast.lane if is_served else None  # handlers refuse what is to be refused
 
     def served(self, replies: core.Replies | None, pulls: list[core.Pull], now_ms: int) -> None:
-        if replies is not None:
-            self._wait(self.transactions.told_end(now_ms), replies, now_ms)
-        self._count_pulls(pulls)
         self.transactions.lane_has_served(now_ms)
+        if replies is not None:
+            self.transactions.tell(replies, now_ms)
+        self._count_pulls(pulls)
         self._hand_over_soon()
 
     def _count_pulls(self, pulls: list[core.Pull]) -> None:
@@ -234,7 +234,8 @@ class Broker(Heart):
             self.count(now_ms)
         self.doing = "held pulls"
         # the disk takes too long: the messages are kept, their fate is open
-        self.flush_timeouts += self.waiting.time_out(now_ms - self.config.sync_flush_timeout)
+        late_ms = now_ms - self.config.sync_flush_timeout
+        self.flush_timeouts += self.waiting.time_out(late_ms) + self.transactions.untold.time_out(late_ms)
         if now_ms - self._rechecked_ms >= RECHECK_PERIOD_MS:
             self._rechecked_ms = now_ms
             self.waking.wake(self.parked.queues())
@@ -332,7 +333,7 @@ class Broker(Heart):
             work.advance()
         self._hand_over_soon()
 
-    def _wait(self, end: int, replies: One | core.Replies, now_ms: int) -> None:
+    def wait(self, end: int, replies: One | core.Replies, now_ms: int) -> None:
         """Send the replies once the log is safe up to `end`."""
         if end > self.store.acknowledged_end:
             self.waiting.add(end, replies, now_ms)
@@ -341,7 +342,7 @@ class Broker(Heart):
 
     def _drop_replies(self) -> None:
         """The store failed: nobody may be told that these records are safe. Their clients are hung up on."""
-        for connection in (*self.waiting.drop(), *self.held):
+        for connection in (*self.waiting.drop(), *self.transactions.untold.drop(), *self.held):
             connection.close()
         self.held.clear()
 
@@ -464,7 +465,7 @@ class Broker(Heart):
             return
         if isinstance(outcome, AnswerWhenReadable):
             frame = b"".join(self._frame(command, declared, outcome.answer))
-            self._wait(outcome.end, One(connection, frame), now_ms)
+            self.wait(outcome.end, One(connection, frame), now_ms)
         elif isinstance(outcome, Answer):
             for part in self._frame(command, declared, outcome):
                 connection.write(part)

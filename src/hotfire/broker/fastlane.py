@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from hotfire import core
 from hotfire.broker.backlog import backlog_max
 from hotfire.broker.config import BrokerConfig
-from hotfire.model import RETRY_PREFIX, RETRY_TOPIC_CHARACTERS_MAX, SEND_FORBIDDEN_TOPICS, Perm, TopicConfig
+from hotfire.broker.put import UNDELIVERED
+from hotfire.model import RETRY_PREFIX, RETRY_TOPIC_CHARACTERS_MAX, Perm, TopicConfig
 from hotfire.protocol.codes import VERSION
 from hotfire.protocol.command import FRAME_BYTES_MAX
 from hotfire.protocol.record import BLANK_BYTES, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN, Host
@@ -83,7 +84,7 @@ class FastLane:
         closed = topic.order and not self._config.broker_permission & Perm.WRITE
         special = (
             closed
-            or topic.name in SEND_FORBIDDEN_TOPICS
+            or topic.name in UNDELIVERED
             or topic.name.startswith(RETRY_PREFIX)
             or backlog_max(self._config, topic) > 0
         )

@@ -113,7 +113,7 @@ class Master(Broker):
         super()._turn_done(now_ms)
         self.copies.pump(now_ms)
 
-    def _wait(self, end: int, replies: One | core.Replies, now_ms: int) -> None:
+    def wait(self, end: int, replies: One | core.Replies, now_ms: int) -> None:
         if end > self.store.acknowledged_end:
             self.waiting.add(end, replies, now_ms)
         elif end:

@@ -68,7 +68,8 @@ class Outcomes:
         self.places.move_to(self._kept(HALF_TOPIC, self.queue.min, self.queue.max))
         self._loads_from = self._kept(HALF_OP_TOPIC, self._op_queue.min, self._op_queue.max)
         self._loads_until = self._op_queue.max
-        self._former_end = self.places.serves_from = self.queue.max
+        self._former_end = self.queue.max
+        self._open_lane()
         self._marked = self.next, self._loads_from
 
     def _kept(self, topic: str, low: int, high: int) -> int:
@@ -96,10 +97,19 @@ class Outcomes:
         for place, offsets in ops:
             known = [offset for offset in offsets if offset < self.queue.max]  # others were never stored
             self._ended_before.update(offset for offset in known if offset < self.next)
-            for offset in known:
-                self.places.mark(offset)
+            try:
+                for offset in known:
+                    self.places.mark(offset)
+            except OverflowError as error:  # then it is looked up what became of them
+                log.error("op of transactions not gone by offset=%d reason=%s", place, error)
             self._ops.append((place, max(known, default=-1)))
         self._loads_from = until
+        self._open_lane()
+
+    def _open_lane(self) -> None:
+        """Once all is read the lane may end those of this life: it tells at once, and that takes an op."""
+        if self.is_loaded:
+            self.places.serves_from = self._former_end
 
     # --- what is open ---
 

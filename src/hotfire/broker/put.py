@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DELAY, REAL_TOPIC, REAL_QUEUE = "DELAY", "REAL_TOPIC", "REAL_QID"
 _LEVEL = re.compile(r"[+-]?[0-9]{1,10}")
 _QUEUE = re.compile(r"[0-9]{1,10}")
-_UNDELIVERED = model.SEND_FORBIDDEN_TOPICS | {model.TIMER_TOPIC}
+UNDELIVERED = model.SEND_FORBIDDEN_TOPICS | {model.TIMER_TOPIC}
 """Nothing parked goes here: it would only be parked again, or be what the broker alone may write, such as the
 op that ends a transaction. Who sends to the topic of timers could ask for any of them.
 """
@@ -116,7 +116,7 @@ def unparked(record: Record) -> Record:
         model.check_topic_name(topic)  # it names a directory
     except BrokerRefused as error:
         raise Undeliverable(error.remark) from None
-    if topic in _UNDELIVERED:
+    if topic in UNDELIVERED:
         raise Undeliverable(f"its topic would be {topic}")
     if not _QUEUE.fullmatch(queue) or int(queue) >= 1 << 31:
         raise Undeliverable(f"topic {topic}: queue {queue!r:.80} is none")

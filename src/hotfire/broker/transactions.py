@@ -27,12 +27,13 @@ from concurrent.futures import Future
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from hotfire import model
+from hotfire import core, model
 from hotfire.broker import halves
 from hotfire.broker.call import Task
 from hotfire.broker.late import Fate, Late
 from hotfire.broker.outcomes import QUEUE_ID, Outcomes, read_ops
 from hotfire.broker.put import REAL_TOPIC
+from hotfire.broker.waiting import One, Waiting
 from hotfire.errors import LocalProtocolError, RecordInvalid, StoreError
 from hotfire.net.heart import Connection
 from hotfire.protocol.command import Command, encode
@@ -72,6 +73,8 @@ class Transactions:
         """Halves before this place are of former lives."""
         self._loaded_ms = 0
         self.late = Late()
+        self.untold = Waiting(lambda ms, count: None)
+        """What the lane has answered while there was no place for the ops of it."""
         self._known: dict[int, tuple[Record, Fate | None]] = {}
         """Halves next in line, read beside the loop."""
         self._is_busy = False
@@ -120,10 +123,17 @@ class Transactions:
         self._loaded_ms += by_ms
         self._retry_ms += by_ms
         self._head = self._head[0], self._head[1] + by_ms
+        self.untold.clock_moved(by_ms)
         self._since = deque((offset, at + by_ms) for offset, at in self._since)
 
     def stored(self, offset: int, now_ms: int) -> None:
-        """A half was placed in this turn."""
+        """A half was placed in this turn; the lane may have placed others before."""
+        before = self.outcomes.places.take_stored()
+        if 0 <= before < offset:
+            self._note(before, now_ms)
+        self._note(offset, now_ms)
+
+    def _note(self, offset: int, now_ms: int) -> None:
         if not self._since or now_ms >= self._since[-1][1] + SINCE_PERIOD_MS:
             self._since.append((offset, now_ms))
 
@@ -147,22 +157,27 @@ class Transactions:
         places = self.outcomes.places
         first = places.take_stored()
         if first >= 0:
-            self.stored(first, now_ms)
+            self._note(first, now_ms)
         if places.owes:
             self._broker.wants_turn = True
 
-    def told_end(self, now_ms: int) -> int:
-        """Up to where the log is to be safe before what the lane has answered is told: behind its ops."""
+    def tell(self, replies: One | core.Replies, now_ms: int) -> None:
+        """Send what the lane has answered, once the log is safe: of ends, behind the ops of them."""
         places = self.outcomes.places
         if places.promised:
             places.promised = 0
             self.outcomes.write(now_ms)
-            return self._store.end + self.outcomes.owes  # the turn was full: what comes next begins with them
-        return self._store.end
+            if self.outcomes.owes:
+                self.untold.add(0, replies, now_ms)
+                return
+        self._broker.wait(self._store.end, replies, now_ms)
 
     def write_ops(self, now_ms: int) -> None:
         """Call it before a turn is handed over: what was decided in it is complete then."""
         self.outcomes.write(now_ms)
+        if not self.outcomes.owes:
+            for replies, since_ms in self.untold.take():
+                self._broker.wait(self._store.end, replies, since_ms)
 
     def _head_due_ms(self) -> int:
         """When the first open half is due, or cannot be before."""

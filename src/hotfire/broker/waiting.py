@@ -82,6 +82,12 @@ class Waiting:
                 count += 1
         return count
 
+    def take(self) -> Iterator[tuple[One | core.Replies, int]]:
+        """All of them, and since when each waits: for another place than the one they were given."""
+        while self._replies:
+            _, replies, since_ms = self._replies.popleft()
+            yield replies, since_ms
+
     def drop(self) -> Iterator[Connection]:
         """Forget all of them; those who waited."""
         while self._replies:

@@ -4,10 +4,9 @@
    with is kept here for both; which of it no op in the log names yet, too. Specification: core/plain_halves.py. */
 #include "lane.h"
 
-#define SPAN_MAX (1ll << 32)      /* places from the first open one on; far more than a log holds */
+#define SPAN_MAX (1ll << 28)      /* places from the first open one on, in 32 MiB */
 #define HALF_BYTES_BESIDE_BODY 36000 /* of a record, at most */
 #define PROPERTIES_COUNT_MAX 32
-#define OP_BYTES 1024             /* at least what an op takes in the log, but for the places it names */
 #define PLACE_BYTES 20            /* of one place in an op's body, at most */
 
 /* ---- places ---- */
@@ -16,7 +15,7 @@ static int is_ended(const hf_halves *h, int64_t at) {
     return h->bits[(at - h->base) / 64] >> ((at - h->base) % 64) & 1;
 }
 
-static int is_open(const hf_halves *h, int64_t at) { return at >= h->next && at < h->queue->next && !is_ended(h, at); }
+static int is_open(const hf_halves *h, int64_t at) { return h->queue && at >= h->next && at < h->queue->next && !is_ended(h, at); }
 
 /* Words that lie before `next` are needed no more. */
 static void let_go(hf_halves *h) {
@@ -113,6 +112,7 @@ static uint32_t fetch_half(hf_lane *l, int64_t offset, int64_t physical) {
     hf_piece piece = {(int64_t)get64(entry), offset, (int32_t)get32(entry + 8)};
     if (piece.physical != physical || piece.size <= 0 || (uint32_t)piece.size > l->body_max + HALF_BYTES_BESIDE_BODY) return 0;
     if (!hf_lane_room(&l->half, &l->half_room, 2 * (size_t)piece.size)) return 0; /* with an exception; behind it what is left of its properties */
+    l->fetched += (size_t)piece.size;
     if (hf_journal_fetch(l->journal, &piece, 1, l->half)) return 0;
     hf_slice topic = {(const uint8_t *)HF_HALF_TOPIC, sizeof HF_HALF_TOPIC - 1};
     return hf_record_sound(l->half, &piece, topic, 0, l->journal->summed_from) ? (uint32_t)piece.size : 0;
@@ -148,7 +148,7 @@ static int copied_properties(hf_slice text, uint8_t *out, hf_slice *kept, hf_kno
         o = put_bytes(o, p, (size_t)(stop + 1 - p));
     }
     *kept = (hf_slice){out, (uint32_t)(o - out)};
-    return known->unique.size && real->topic.size && real->queue.size;
+    return known->unique.size && known->group.size && real->topic.size && real->queue.size;
 }
 
 /* The record at p, which is sound, as its copy begins. */
@@ -162,12 +162,6 @@ static hf_record copy_of(const uint8_t *p, int64_t physical) {
     r.body = (hf_slice){p + 16, get32(p + 12)};
     r.sys_flag = (r.sys_flag & ~HF_SYS_FLAG_TRANSACTION) | HF_SYS_FLAG_COMMIT;
     return r;
-}
-
-/* What the ops to come take in the log, those owed and one place more: a reply says that the log tells of this end. */
-static size_t op_bytes(const hf_halves *h) {
-    size_t body = (h->owed_count + 1) * PLACE_BYTES;
-    return body + (body / 4096 + 1) * OP_BYTES;
 }
 
 int hf_lane_serve_end(hf_lane *l, hf_frame *f, int64_t now) {
@@ -184,7 +178,7 @@ int hf_lane_serve_end(hf_lane *l, hf_frame *f, int64_t now) {
     if (!copied_properties(s.properties, l->half + size, &r.properties, &known, &real)) return NEXT_HANDLER;
     if (!same(known.group, q.group)) return NEXT_HANDLER;
     if (q.id.size && !same(known.unique, q.id) && !same(known.unique, q.message_id)) return NEXT_HANDLER;
-    int64_t queue_id, ignored;
+    int64_t queue_id;
     hf_queue *queue = NULL;
     size_t bytes = 0;
     if (q.outcome == HF_SYS_FLAG_COMMIT) {
@@ -197,9 +191,9 @@ int hf_lane_serve_end(hf_lane *l, hf_frame *f, int64_t now) {
         r.append_crc = l->append_crc;
         r.store_timestamp = hf_lane_stamp(l, now);
         if (!(bytes = hf_record_size(&r))) return NEXT_HANDLER;
+        int next = hf_lane_reserve(l, bytes, hf_keys_max(&known), &r.physical_offset);
+        if (next != NEXT_DONE) return next;
     }
-    int next = hf_lane_reserve(l, bytes + op_bytes(h), hf_keys_max(&known), queue ? &r.physical_offset : &ignored);
-    if (next != NEXT_DONE) return next;
     if (!place_for(h, q.offset) || !owed_room(h)) return NEXT_ERROR;
     size_t waiting = l->waiting_size;
     if (f->flag == 0 && !hf_lane_reply_plain(l, f->opaque)) return NEXT_ERROR;
@@ -235,24 +229,31 @@ static void halves_dealloc(hf_halves *h) {
     Py_TYPE(h)->tp_free((PyObject *)h);
 }
 
-static int offset_of(PyObject *arg, int64_t *out) {
+static int number_of(PyObject *arg, int64_t *out) {
     *out = PyLong_AsLongLong(arg);
     return *out != -1 || !PyErr_Occurred();
 }
 
+static int place_of(PyObject *arg, int64_t *out) {
+    if (!number_of(arg, out)) return 0;
+    if (*out >= 0 && *out < INT64_MAX - 2 * SPAN_MAX) return 1;
+    PyErr_Format(PyExc_ValueError, "place %lld", (long long)*out);
+    return 0;
+}
+
 static PyObject *halves_is_open(hf_halves *h, PyObject *arg) {
     int64_t at;
-    return offset_of(arg, &at) ? PyBool_FromLong(is_open(h, at)) : NULL;
+    return number_of(arg, &at) ? PyBool_FromLong(is_open(h, at)) : NULL;
 }
 
 static PyObject *halves_is_ended(hf_halves *h, PyObject *arg) {
     int64_t at;
-    return offset_of(arg, &at) ? PyBool_FromLong(is_ended(h, at)) : NULL;
+    return number_of(arg, &at) ? PyBool_FromLong(is_ended(h, at)) : NULL;
 }
 
 static PyObject *halves_mark(hf_halves *h, PyObject *arg) {
     int64_t at;
-    if (!offset_of(arg, &at)) return NULL;
+    if (!place_of(arg, &at)) return NULL;
     if (at >= h->next) {
         if (!place_for(h, at)) return NULL;
         set_ended(h, at);
@@ -262,7 +263,7 @@ static PyObject *halves_mark(hf_halves *h, PyObject *arg) {
 
 static PyObject *halves_end(hf_halves *h, PyObject *arg) {
     int64_t at;
-    if (!offset_of(arg, &at)) return NULL;
+    if (!place_of(arg, &at)) return NULL;
     if (!is_open(h, at)) return PyErr_Format(PyExc_ValueError, "half %lld is not open", (long long)at);
     if (!place_for(h, at) || !owed_room(h)) return NULL;
     set_ended(h, at);
@@ -299,14 +300,14 @@ static PyObject *halves_paid(hf_halves *h, PyObject *arg) {
 
 static PyObject *halves_pass_over(hf_halves *h, PyObject *arg) {
     int64_t until;
-    if (!offset_of(arg, &until)) return NULL;
+    if (!number_of(arg, &until)) return NULL;
     while (h->next < until && is_ended(h, h->next)) { h->next++; h->ended--; }
     Py_RETURN_NONE;
 }
 
 static PyObject *halves_move_to(hf_halves *h, PyObject *arg) {
     int64_t to, limit = h->base + (int64_t)h->words * 64;
-    if (!offset_of(arg, &to)) return NULL;
+    if (!place_of(arg, &to)) return NULL;
     if (to < h->next || !h->words) {
         if (h->ended) return PyErr_Format(PyExc_ValueError, "places before half %lld are passed over", (long long)h->next);
         if (h->words) memset(h->bits, 0, h->words * sizeof *h->bits);

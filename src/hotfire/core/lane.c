@@ -20,6 +20,7 @@
 #define CODES_MAX 64
 #define REPLY_BYTES_MAX (64 << 20) /* more than any pull may have; an entry that says so is harmed */
 #define READY_MUCH (512u << 10) /* replies to pulls made in one call, beyond which others have their turn */
+#define FETCHED_MUCH (4u << 20) /* likewise, bytes of halves read */
 
 int hf_lane_room(uint8_t **buffer, size_t *room, size_t size) {
     if (size <= *room) return 1;
@@ -493,6 +494,7 @@ static PyObject *take_ready(hf_lane *l) {
 int hf_lane_serve(hf_lane *l, const uint8_t *p, size_t size, hf_slice born_host, int64_t now, PyObject *pulls, size_t *consumed) {
     int next = NEXT_DONE;
     size_t at = 0;
+    l->fetched = 0;
     while (next == NEXT_DONE) {
         hf_frame f;
         size_t frame_bytes = 0;
@@ -509,7 +511,7 @@ int hf_lane_serve(hf_lane *l, const uint8_t *p, size_t size, hf_slice born_host,
         }
         if (next == NEXT_DONE) {
             at += frame_bytes;
-            if (l->ready_size > READY_MUCH) next = NEXT_MUCH; /* let the peer take this first */
+            if (l->ready_size > READY_MUCH || l->fetched > FETCHED_MUCH) next = NEXT_MUCH; /* let the peer take this first */
         }
     }
     *consumed = at;

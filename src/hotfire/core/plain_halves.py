@@ -50,11 +50,13 @@ class Halves:
 
     def mark(self, place: int) -> None:
         """An op in the log names it."""
+        _check(place)
         if place >= self.next:
             self._ended.add(place)
 
     def end(self, place: int) -> None:
         """It is dealt with in this turn; its op is owed."""
+        _check(place)
         if not self.is_open(place):
             raise ValueError(f"half {place} is not open")
         self._ended.add(place)
@@ -82,6 +84,7 @@ class Halves:
 
     def move_to(self, place: int) -> None:
         """What lies before it counts no more."""
+        _check(place)
         if place < self.next and self._ended:
             raise ValueError(f"places before half {self.next} are passed over")
         self._ended = {ended for ended in self._ended if ended >= place}
@@ -90,3 +93,8 @@ class Halves:
     def take_stored(self) -> int:
         """The first place the lane gave to a half since the last time: there is no lane."""
         return -1
+
+
+def _check(place: int) -> None:
+    if place < 0:
+        raise ValueError(f"place {place}")

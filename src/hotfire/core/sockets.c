@@ -258,6 +258,7 @@ static PyObject *sockets_leave(hf_sockets *s, PyObject *args) {
 
 /* What the lane has made for this peer: sent now, or added to the replies that wait. */
 static int take_replies(hf_sockets *s, hf_lane *l, hf_link *k, hf_replies **replies, size_t waited, int64_t now) {
+    s->moved += l->fetched;
     if (l->ready_size) {
         size_t size = l->ready_size;
         PyObject *ready = l->ready; /* ours while Python code runs, which might ask the lane for something */

@@ -212,6 +212,7 @@ typedef struct {
     uint8_t *scratch, *waiting, *half;
     PyObject *ready;                    /* bytes being filled; NULL while there are none */
     size_t scratch_room, waiting_size, waiting_room, half_room, ready_size;
+    size_t fetched;                     /* bytes of halves read in this call */
     PyObject *cached_name, *cached_topic;
     long long sends, pulls;
 } hf_lane;

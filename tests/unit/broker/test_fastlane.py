@@ -71,13 +71,13 @@ def some_send(rng: random.Random) -> Command:
 
 
 def some_half(rng: random.Random) -> Command:
-    named = {"TRAN_MSG": some(rng, "true", "True", "false"), "PGROUP": some(rng, "PG", "Other")}
+    named = {"TRAN_MSG": some(rng, "true", "True", "false"), "PGROUP": some(rng, "PG", "Other", "")}
     named["UNIQ_KEY"] = f"{rng.randrange(10**6):032d}"
     named.update([rng.choice([("TAGS", rng.choice(TAGS)), ("KEYS", "a b"), ("名", "值"), ("WAIT", "true")])])
     odd = {"DELAY": "1", "CHECK_IMMUNITY_TIME_IN_SECONDS": "9", "TIMER_DELAY_MS": "1000", "REAL_TOPIC": "U"}
     named.update([some(rng, ("K", "v"), ("TRANSACTION_CHECK_TIMES", "1"), *odd.items())])
     return send_request(
-        topic=some(rng, "T", "U", "Nowhere", "%RETRY%g"),
+        topic=some(rng, "T", "U", "Nowhere", "%RETRY%g", "rmq_sys_wheel_timer"),
         queue_id=some(rng, rng.randrange(2), 9, -1),
         body=rng.randbytes(some(rng, rng.choice([1, 100, 300]), 0, 5000)),
         properties=properties(**{name: value for name, value in named.items() if value}),
@@ -93,7 +93,7 @@ def some_end(rng: random.Random, halves: list[SendReply]) -> Command:
     half = rng.choice(halves)
     return EndTransaction(
         topic=some(rng, "T", None),
-        producer_group=some(rng, "PG", "Other"),
+        producer_group=some(rng, "PG", "Other", ""),
         tran_state_table_offset=some(rng, half.queue_offset, half.queue_offset + 1, 10**9, -1),
         commit_log_offset=some(rng, parse_offset_message_id(half.msg_id)[1], 0, 10**12),
         commit_or_rollback=some(rng, rng.choice([8, 8, 12]), 0, 4, 99),

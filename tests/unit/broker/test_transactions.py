@@ -124,25 +124,52 @@ def test_who_waits_for_an_outcome_is_told_when_the_log_has_it(heart: Harness, ki
 def test_an_outcome_that_the_log_has_no_room_for_is_not_confirmed(
     heart: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits is told to say it again, or by the lane nothing yet, and then that it is safe."""
+    """Who waits is told to say it again, or by the lane nothing yet, whatever others store meanwhile.
+
+    And then, when its op is there, that it is safe.
+    """
     half = prepare(heart)
-    append = heart.store.append
-
-    def full(*_: object) -> None:
-        raise BlockingIOError
-
-    monkeypatch.setattr(heart.store, "append", full)
-    heart.receive(outcome(half, ROLLBACK))
-    if heart.broker.has_lane:
+    with monkeypatch.context() as patched:
+        patched.setattr(heart.broker.transactions.outcomes, "write", lambda now_ms: None)
+        (told,) = heart.receive(outcome(half, ROLLBACK))
+        (sent,) = heart.receive(send_request(named={"UNIQ_KEY": key_of(99)}))
         work(heart)
-        assert heart.connection.take() == []
-    else:
-        assert heart.connection.take_one().code == ResponseCode.SYSTEM_BUSY
-    monkeypatch.setattr(heart.store, "append", append)
-    heart.receive(outcome(half, ROLLBACK))
+        busy = {} if heart.broker.has_lane else {told: ResponseCode.SYSTEM_BUSY}
+        assert {reply.opaque: reply.code for reply in heart.connection.take()} == {**busy, sent: 0}
+    (again,) = heart.receive(outcome(half, ROLLBACK))
     work(heart)
-    assert {reply.code for reply in heart.connection.take()} == {0}
+    answers = {reply.opaque: reply.code for reply in heart.connection.take()}
+    assert answers == dict.fromkeys([told, again] if heart.broker.has_lane else [again], 0)
     assert [op.body for op in stored(heart, OP)] == [b"0,"]
+
+
+def test_one_who_waits_too_long_for_an_op_is_told_so(heart: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it asked for is done, and not safe. Those who send are not refused because of it."""
+    half = prepare(heart)
+    with monkeypatch.context() as patched:
+        patched.setattr(heart.broker.transactions.outcomes, "write", lambda now_ms: None)
+        (told,) = heart.receive(outcome(half, ROLLBACK))
+        pass_time(heart, heart.config.wait_time_mills_in_send_queue + 1000)
+        (sent,) = heart.receive(send_request(named={"UNIQ_KEY": key_of(99)}))
+        pass_time(heart, heart.config.sync_flush_timeout)
+    late = ResponseCode.FLUSH_DISK_TIMEOUT if heart.broker.has_lane else ResponseCode.SYSTEM_BUSY
+    assert {reply.opaque: reply.code for reply in heart.connection.take()} == {told: late, sent: 0}
+
+
+def test_a_half_of_the_lane_is_due_in_its_own_time(heart: Harness) -> None:
+    """Also when one behind it in the same read was a handler's, and it came long after the last."""
+    prepare(heart, 1)
+    say(heart, outcome(prepare(heart, 2), COMMIT))
+    pass_time(heart, 500, 100)
+    heart.connection.take()
+    heart.receive(half_request(3), half_request(4, DELAY="1"))
+    work(heart)
+    pass_time(heart, TIMEOUT_MS - 300, 100)
+    assert {frame.code for frame in heart.connection.take()} == {0, 39}
+    places = stored(heart, HALF)
+    assert [parse_properties(one.properties)["UNIQ_KEY"] for one in places] == [
+        key_of(number) for number in (1, 2, 3, 4, 1)
+    ]
 
 
 def test_outcomes_fill_turns_and_none_is_lost(make: Make) -> None:

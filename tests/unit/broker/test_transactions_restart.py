@@ -8,6 +8,7 @@ import pytest
 
 from hotfire import core
 from hotfire.broker import halves
+from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.record import Host, decode_record, parse_properties
 from tests.unit.broker.conftest import Make
 from tests.unit.broker.harness import STORE_HOST, Harness
@@ -226,6 +227,25 @@ def test_an_immune_half_of_the_reference_knows_its_first_place(heart: Harness, m
     append(heart, halves.op(b"0,", 0, STORE_HOST, heart.now_ms))
     again = killed(heart, make, "killed")
     assert ask_all(again, COMMIT) == []
+
+
+def test_nobody_is_told_of_an_end_before_it_is_known_what_is_open(
+    heart: Harness, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its op cannot be placed yet: after a kill the producer would be asked about what it was told."""
+    for number in range(3):
+        say(heart, outcome(prepare(heart, number), COMMIT))
+    monkeypatch.setattr("hotfire.broker.outcomes.LOADED_MAX", 1)
+    again = killed(heart, make, "killed")
+    with monkeypatch.context() as patched:
+        patched.setattr(again.broker.transactions, "_load_more", lambda: None)
+        half = prepare(again, 50)
+        assert again.ask(outcome(half, ROLLBACK)).code == ResponseCode.SYSTEM_BUSY
+    for _ in range(5):
+        again.tick()
+        work(again)
+    assert again.ask(outcome(half, ROLLBACK)).code == 0
+    assert [op.body for op in stored(again, OP)][3:] == [b"%d," % (half.queue_offset or 0)]
 
 
 def test_many_ops_are_read_beside_the_loop(

@@ -20,6 +20,7 @@ def some_call(rng: random.Random, places: plain_halves.Halves, end: int) -> tupl
             ("end", (far,)),
             ("mark", (near,)),
             ("mark", (far,)),
+            (rng.choice(["mark", "is_open", "is_ended", "end"]), (-1,)),
             ("mark", (rng.randrange(end + 1),)),
             ("pass_over", (rng.choice([end, near, places.next]),)),
             ("pass_over", (end,)),
