@@ -190,8 +190,9 @@ def transactions(root: Path, seed: int, *, lane: bool) -> tuple[list[bytes], lis
     assert bool(outcomes.places.committed) == lane, "the lane ended none, or where there is none"
     for _ in range(7):  # all that are open are asked about
         heart.now_ms += 1000
-        heart.tick()
-        work(heart)
+        for _ in range(2):  # a timer's slot is read beside the loop, and delivered from at the next tick
+            heart.tick()
+            work(heart)
     replies += [encode(question) for question in heart.connection.take()]
     heart.close()
     log = [file.read_bytes() for file in sorted((root / "commitlog").iterdir())]
@@ -207,7 +208,9 @@ def test_lane_and_handlers_end_transactions_alike(seed: int, in_memory: Path) ->
     without = transactions(in_memory / "without", seed, lane=False)
     for left, right in zip(with_lane[0], without[0], strict=True):
         assert left == right, f"seed {seed}"
-    assert with_lane == without, f"seed {seed}"
+    for part, left, right in zip(("log", "counts", "open"), with_lane[1:], without[1:], strict=True):
+        same = left == right  # pytest would compare a log of megabytes line by line
+        assert same, f"seed {seed}: {part}"
 
 
 def chunks(rng: random.Random, commands: list[Command], first_opaque: int) -> Iterator[bytes]:
