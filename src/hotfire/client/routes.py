@@ -34,6 +34,8 @@ class TopicRoute:
     data: RouteData
     write_queues: tuple[MessageQueue, ...]
     read_queues: tuple[MessageQueue, ...]
+    is_template: bool = False
+    """Nobody has made the topic: its queues are those it will probably have."""
 
     def broker(self, name: str) -> BrokerData | None:
         return next((broker for broker in self.data.brokers if broker.name == name), None)
@@ -83,7 +85,8 @@ def _from_template(topic: str, template: RouteData) -> TopicRoute:
         )
         for one in template.queues
     )
-    return topic_route(topic, replace(template, queues=queues, order_topic_conf=None))
+    route = topic_route(topic, replace(template, queues=queues, order_topic_conf=None))
+    return replace(route, is_template=True)
 
 
 class Routes:
@@ -133,7 +136,7 @@ class Routes:
         try:
             route = topic_route(topic, await self._fetch(topic, timeout_s))
         except TopicNotExist:
-            if topic not in self._may_create:
+            if topic not in self._may_create or self._is_made(topic):
                 raise NoRoute(f"topic {topic} does not exist; {self._asked}") from None
             try:
                 route = _from_template(topic, await self._fetch(AUTO_CREATE_TOPIC, timeout_s))
@@ -146,6 +149,12 @@ class Routes:
             raise NoRoute(f"topic {topic}: {error}") from None
         self._routes[topic] = route
         return route
+
+    def _is_made(self, topic: str) -> bool:
+        """A name server that has started anew knows no topics for a while; the template's queues are not this
+        one's then."""
+        known = self._routes.get(topic)
+        return known is not None and not known.is_template and bool(known.write_queues)
 
     async def _fetch(self, topic: str, timeout_s: float) -> RouteData:
         request = GetRouteInfoByTopic(topic=topic)

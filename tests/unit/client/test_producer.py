@@ -181,6 +181,28 @@ def test_unknown_topic_without_creation_says_so() -> None:
     run(scenario)
 
 
+@pytest.mark.promise(18)
+def test_a_name_server_that_knows_the_template_before_the_topic_changes_no_queues() -> None:
+    """Started anew it knows no topic for a while: the queues of the topic stay, the template's are not taken."""
+
+    async def scenario(cluster: Cluster) -> None:
+        template = TopicConfig(AUTO_CREATE_TOPIC, 8, 8, Perm.READ_WRITE | Perm.INHERIT)
+        a = await cluster.add("broker-a", TopicConfig("T", 2, 2), template)
+        async with Producer(cluster.namesrv) as producer:
+            await producer.send(Message("T", b"x"))
+            await a.stop()
+            b = await cluster.add("broker-b", template)
+            with pytest.raises(NoRoute, match="topic T does not exist"):
+                await producer._instance.routes.refresh("T", 3.0)
+            assert {(queue.broker_name, queue.queue_id) for queue in await producer.queues("T")} == {
+                ("broker-a", 0), ("broker-a", 1),
+            }  # fmt: skip
+            assert (await producer.send(Message("new", b"x"))).queue.broker_name == "broker-b"
+            assert [one.topic for one in b.sends] == ["new"]
+
+    run(scenario)
+
+
 @pytest.mark.promise(78)
 @pytest.mark.parametrize(
     ("message", "problem"),
