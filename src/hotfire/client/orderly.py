@@ -59,17 +59,19 @@ class OrderlyConsumption:
             if restored is not message:
                 queue.replace(restored)
         if not self._stopping and queue not in self._tasks:
-            task = self._loop.create_task(self._consume_all(queue))
-            self._tasks[queue] = task
-            task.add_done_callback(lambda _: self._tasks.pop(queue, None))
+            self._tasks[queue] = self._loop.create_task(self._consume_all(queue))
 
     # --- one queue -----------------------------------------------------------------------------------
 
     async def _consume_all(self, queue: ProcessQueue) -> None:
-        """Until there is nothing more to do."""
-        while self._goes_on(queue) and queue.next_batch(1):
-            rest_s = await self._turn(queue)
-            await asyncio.sleep(rest_s)
+        """Until there is nothing more to do. It is forgotten in the same step: what is fed a moment later, when
+        a callback would still have to run, starts another."""
+        try:
+            while self._goes_on(queue) and queue.next_batch(1):
+                rest_s = await self._turn(queue)
+                await asyncio.sleep(rest_s)
+        finally:
+            self._tasks.pop(queue, None)
 
     def _goes_on(self, queue: ProcessQueue) -> bool:
         return not queue.dropped and not self._stopping
@@ -205,3 +207,4 @@ class OrderlyConsumption:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CANCELLED_S)
+        self._tasks.clear()  # one that was cancelled before it began knew nothing of it

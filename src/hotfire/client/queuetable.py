@@ -160,10 +160,12 @@ class QueueTable:
         return await start_offset(self._instance, queue, self._settings.consume_from, self._timestamp_ms)
 
     async def position(self, one: ProcessQueue) -> int:
-        """Where to begin, asked again: who had the queue before us may have committed meanwhile."""
-        kept = await self._offsets.read(one.queue)
+        """Where to begin, asked again: who had the queue before us may have committed meanwhile. So may we: what
+        we did before a lease ran out is told every few seconds only, and not done again."""
+        kept, done = await self._offsets.read(one.queue), self._offsets.get(one.queue)
         if kept is None:
             return one.next_offset
+        kept = max(kept, done or 0)
         self._offsets.set(one.queue, kept)
         return kept
 

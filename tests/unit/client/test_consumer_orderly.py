@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from hotfire import Message, MessageQueue, Producer
 from hotfire.client.consumer import Consumer
 from hotfire.client.consumersettings import ConsumeFrom, Pace
 from hotfire.client.listening import ConsumeContext, ConsumeResult
+from hotfire.client.orderly import OrderlyConsumption
 from hotfire.model import ReceivedMessage, dlq_topic
 from hotfire.protocol.requests import LockBatchMq, PullMessage, UnlockBatchMq
 from hotfire.testing import Cluster
@@ -273,6 +275,59 @@ def test_an_expired_lease_stops_consuming_until_it_is_had_again(monkeypatch: pyt
             await turn(cluster, 30)
             await until(lambda: len(seen) >= 3)
             assert seen[-2:] == [b"1", b"2"]
+
+    run(scenario)
+
+
+def test_what_comes_as_a_queue_runs_empty_is_consumed() -> None:
+    """However close it comes behind the last one: nothing else may ever come that would start it."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("T", queues=1)
+        await send(cluster, "T", [b"0"])
+        seen: list[ReceivedMessage] = []
+        go = asyncio.Event()
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(message)
+            await go.wait()
+
+        consumer = Consumer(cluster.namesrv, group="g", orderly=True)
+        consumer.subscribe("T", handle)
+        async with consumer:
+            await until(lambda: len(seen) == 1)
+            running = consumer._running
+            consumption = running.consumption
+            assert isinstance(consumption, OrderlyConsumption)
+            queue = running.table.queues[seen[0].queue]
+            task = consumption._tasks[queue]
+            go.set()
+            while not task.done():
+                await asyncio.sleep(0)
+            consumption.feed(queue, queue.put([replace(seen[0], queue_offset=1, body=b"1")]))
+            await until(lambda: [one.body for one in seen] == [b"0", b"1"])
+
+    run(scenario)
+
+
+def test_what_was_done_before_a_lease_ran_out_is_not_done_again() -> None:
+    """The broker forgot what it was told last: it died before it was written."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.create_topic("T", queues=1)
+        await send(cluster, "T", numbered(3))
+        seen = Seen()
+        consumer = Consumer(cluster.namesrv, group="g", orderly=True)
+        consumer.subscribe("T", seen)
+        async with consumer:
+            await seen.count(3)
+            await cluster.brokers[0].kill()
+            await turn(cluster, 40)
+            await cluster.brokers[0].start()
+            await turn(cluster, 30)
+            await send(cluster, "T", [b"3"])
+            await seen.count(4)
+            assert seen.bodies == [b"0", b"1", b"2", b"3"]
 
     run(scenario)
 
