@@ -64,8 +64,8 @@ class OrderlyConsumption:
     # --- one queue -----------------------------------------------------------------------------------
 
     async def _consume_all(self, queue: ProcessQueue) -> None:
-        """Until there is nothing more to do. It is forgotten in the same step: what is fed a moment later, when
-        a callback would still have to run, starts another."""
+        """Until there is nothing more to do. It is forgotten in the same step: what is fed a moment later,
+        when a callback would still have to run, starts another."""
         try:
             while self._goes_on(queue) and queue.next_batch(1):
                 rest_s = await self._turn(queue)

@@ -160,8 +160,8 @@ class QueueTable:
         return await start_offset(self._instance, queue, self._settings.consume_from, self._timestamp_ms)
 
     async def position(self, one: ProcessQueue) -> int:
-        """Where to begin, asked again: who had the queue before us may have committed meanwhile. So may we: what
-        we did before a lease ran out is told every few seconds only, and not done again."""
+        """Where to begin, asked again: who had the queue before us may have committed meanwhile. What we did
+        before a lease ran out is told every few seconds only, and is not done again."""
         kept, done = await self._offsets.read(one.queue), self._offsets.get(one.queue)
         if kept is None:
             return one.next_offset

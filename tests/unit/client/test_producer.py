@@ -183,7 +183,7 @@ def test_unknown_topic_without_creation_says_so() -> None:
 
 @pytest.mark.promise(18)
 def test_a_name_server_that_knows_the_template_before_the_topic_changes_no_queues() -> None:
-    """Started anew it knows no topic for a while: the queues of the topic stay, the template's are not taken."""
+    """Started anew it knows no topic for a while: the topic's own queues stay."""
 
     async def scenario(cluster: Cluster) -> None:
         template = TopicConfig(AUTO_CREATE_TOPIC, 8, 8, Perm.READ_WRITE | Perm.INHERIT)
