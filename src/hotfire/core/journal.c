@@ -16,6 +16,7 @@
 #define IOV_MAX_USED 128
 #define BLANK_MAGIC 0xCBD43194u
 #define STEP_WRITE "pwrite"
+#define KEYS_AHEAD 12
 #define PAGE_BYTES 4096
 #define BLANK_BYTES (1 << 20)       /* written ahead at once */
 #define BLANK_LEFT (BLANK_BYTES / 4) /* when there is less than that ahead */
@@ -221,12 +222,14 @@ void hf_journal_index_later(hf_journal *j, int64_t physical, int64_t timestamp, 
     j->keyed[(j->keyed_head + j->keyed_count++) & (j->keyed_room - 1)] = (hf_keyed){physical, timestamp, hash};
 }
 
-/* Indexes the keys of records before `limit`; 0 with an exception when the index could not grow. */
+/* Indexes the keys of records before `limit`; 0 with an exception when the index could not grow. Their slots are anywhere
+   in the index: those of the ones to come are fetched into the cache meanwhile. */
 static int derive_keys(hf_journal *j, int64_t limit) {
     while (j->keyed_count) {
         hf_keyed k = j->keyed[j->keyed_head];
         if (k.physical >= limit) break;
         hf_index *x = (hf_index *)j->index;
+        if (x && j->keyed_count > KEYS_AHEAD) hf_index_expect(x, j->keyed[(j->keyed_head + KEYS_AHEAD) & (j->keyed_room - 1)].hash);
         if (j->grow_index && (!x || k.physical >= x->end_offset)) { /* those before it are in the index already */
             if (!x || hf_index_full(x)) {
                 PyObject *grown = PyObject_CallFunction(j->grow_index, "L", (long long)k.timestamp);

@@ -24,6 +24,10 @@ enum { BEGIN_TIME = 0, END_TIME = 8, BEGIN_OFFSET = 16, END_OFFSET = 24, USED_SL
 
 int hf_index_full(hf_index *x) { return x->next >= x->entries || x->next >= x->reserved; }
 
+void hf_index_expect(hf_index *x, uint32_t hash) {
+    if (x->view.obj) __builtin_prefetch(slot_at(x, hash % x->slots), 1);
+}
+
 void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestamp) {
     uint8_t *slot = slot_at(x, hash % x->slots);
     int32_t before = (int32_t)get32(slot);

@@ -11,6 +11,7 @@
 #define TIME_BYTES 4
 #define TEXTS_MAX 12
 #define KEYS_TOLD_MAX 100 /* bytes of a key in an error */
+#define TOGETHER_MAX 32
 
 /* ---- SipHash ---- */
 
@@ -96,38 +97,38 @@ static int add_cell(sip *s, const hf_texts *column, int64_t row) {
 
 /* ---- how often a row came already ---- */
 
-typedef struct { uint64_t *marks; uint32_t *counts; size_t room, used; } tally; /* mark 0: a free place */
+typedef struct { uint64_t mark; uint32_t count; } seen; /* mark 0: a free place */
+typedef struct { seen *places; size_t room, used; } tally;
+
+static inline size_t first_place(const tally *t, uint64_t mark) { return mark * 0x9e3779b97f4a7c15ull & (t->room - 1); }
 
 static size_t place_of(const tally *t, uint64_t mark) {
-    size_t i = mark * 0x9e3779b97f4a7c15ull & (t->room - 1);
-    while (t->marks[i] && t->marks[i] != mark) i = (i + 1) & (t->room - 1);
+    size_t i = first_place(t, mark);
+    while (t->places[i].mark && t->places[i].mark != mark) i = (i + 1) & (t->room - 1);
     return i;
 }
 
 static int grow(tally *t) {
-    tally larger = {NULL, NULL, t->room ? 2 * t->room : 1024, t->used};
-    larger.marks = calloc(larger.room, sizeof *larger.marks);
-    larger.counts = calloc(larger.room, sizeof *larger.counts);
-    if (!larger.marks || !larger.counts) { free(larger.marks); free(larger.counts); return 0; }
-    for (size_t i = 0; i < t->room; i++) {
-        if (!t->marks[i]) continue;
-        size_t to = place_of(&larger, t->marks[i]);
-        larger.marks[to] = t->marks[i];
-        larger.counts[to] = t->counts[i];
-    }
-    free(t->marks);
-    free(t->counts);
+    tally larger = {NULL, t->room ? 2 * t->room : 1024, t->used};
+    if (!(larger.places = calloc(larger.room, sizeof *larger.places))) return 0;
+    for (size_t i = 0; i < t->room; i++)
+        if (t->places[i].mark) larger.places[place_of(&larger, t->places[i].mark)] = t->places[i];
+    free(t->places);
     *t = larger;
     return 1;
 }
 
+static inline uint64_t mark_of(const uint8_t *digest) {
+    uint64_t mark = load64_le(digest);
+    return mark ? mark : 1;
+}
+
 /* How many with this mark there were, this one counted; 0 without memory. */
 static uint32_t count_on(tally *t, uint64_t mark) {
-    if (!mark) mark = 1;
     if (t->used * 3 >= t->room * 2 && !grow(t)) return 0;
-    size_t i = place_of(t, mark);
-    if (!t->marks[i]) { t->marks[i] = mark; t->used++; }
-    return ++t->counts[i];
+    seen *place = &t->places[place_of(t, mark)];
+    if (!place->mark) { place->mark = mark; t->used++; }
+    return ++place->count;
 }
 
 /* ---- the type ---- */
@@ -156,8 +157,7 @@ static int ids_init(ids_object *self, PyObject *args, PyObject *kwargs) {
 }
 
 static void ids_dealloc(ids_object *self) {
-    free(self->rows.marks);
-    free(self->rows.counts);
+    free(self->rows.places);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -165,13 +165,14 @@ typedef struct { hf_texts texts[TEXTS_MAX]; int texts_count, keyed; hf_maps map;
 
 static const char no_memory[] = "there is no memory to count it", same_keys[] = "its keys came before";
 
-static const char *identify(ids_object *self, const run *r, int64_t row) {
-    uint8_t digest[ID_BYTES], *out = r->out + ID_BYTES * row;
+/* The hash of what is in the row; `has_id` 0 for one without keys where ids are made of keys. */
+static const char *digest_row(const ids_object *self, const run *r, int64_t row, uint8_t digest[ID_BYTES], int *has_id) {
     hf_slice key;
+    *has_id = 1;
     if (r->keyed) {
         int found = hf_text_cell(&r->texts[0], row, &key);
         if (found == HF_UNSOUND) return HF_UNSOUND_TEXT;
-        if (!key.size) { memset(out, 0, ID_BYTES); return NULL; }
+        if (!key.size) { *has_id = 0; return NULL; }
     }
     sip s = sip_begin(self->key);
     for (int i = 0; i < r->texts_count; i++) if (!add_cell(&s, &r->texts[i], row)) return HF_UNSOUND_TEXT;
@@ -184,7 +185,11 @@ static const char *identify(ids_object *self, const run *r, int64_t row) {
             if (!add_cell(&s, &r->map.names, i) || !add_cell(&s, &r->map.values, i)) return HF_UNSOUND_TEXT;
     }
     sip_end(&s, digest);
-    uint32_t nth = count_on(&self->rows, load64_le(digest));
+    return NULL;
+}
+
+static const char *give_id(ids_object *self, const run *r, uint8_t digest[ID_BYTES], uint8_t *out) {
+    uint32_t nth = count_on(&self->rows, mark_of(digest));
     if (!nth) return no_memory;
     if (nth > 1 && r->keyed) return same_keys;
     if (nth > 1) {
@@ -196,6 +201,28 @@ static const char *identify(ids_object *self, const run *r, int64_t row) {
     memcpy(out, digest, ID_BYTES);
     memcpy(out + TIME_AT, self->time, TIME_BYTES);
     return NULL;
+}
+
+/* Ids of places `at` to `end`, at most TOGETHER_MAX: all are hashed first, and where each will be counted is fetched into
+   the cache meanwhile. A table of many rows is in memory, and waiting for it would take longer than the hashes. */
+static hf_refusal identify(ids_object *self, const run *r, int64_t at, int64_t end) {
+    struct { uint8_t digest[ID_BYTES]; int64_t row; int has_id; } those[TOGETHER_MAX];
+    const char *unsound = NULL;
+    int64_t row = at, count = 0;
+    for (; at + count < end; count++) {
+        row = hf_row_at(&r->rows, at + count);
+        if (row < 0) { unsound = HF_NO_ROW; row = at + count; break; }
+        those[count].row = row;
+        if ((unsound = digest_row(self, r, row, those[count].digest, &those[count].has_id))) break;
+        if (self->rows.room && those[count].has_id) __builtin_prefetch(&self->rows.places[first_place(&self->rows, mark_of(those[count].digest))], 1);
+    }
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t *out = r->out + ID_BYTES * those[i].row;
+        if (!those[i].has_id) { memset(out, 0, ID_BYTES); continue; }
+        const char *problem = give_id(self, r, those[i].digest, out);
+        if (problem) return (hf_refusal){those[i].row, problem};
+    }
+    return (hf_refusal){row, unsound};
 }
 
 static void refuse_keys(const run *r, int64_t row) {
@@ -238,11 +265,8 @@ static PyObject *ids_run(ids_object *self, PyObject *args) {
     r.out = view->buf;
     self->busy = 1;
     Py_BEGIN_ALLOW_THREADS
-    for (int64_t i = at; i < end && !refused.problem; i++) {
-        int64_t row = hf_row_at(&r.rows, i);
-        refused.row = row < 0 ? i : row;
-        refused.problem = row < 0 ? HF_NO_ROW : identify(self, &r, row);
-    }
+    for (int64_t i = at; i < end && !refused.problem; i += TOGETHER_MAX)
+        refused = identify(self, &r, i, end - i < TOGETHER_MAX ? end : i + TOGETHER_MAX);
     Py_END_ALLOW_THREADS
     self->busy = 0;
     if (refused.problem == no_memory) PyErr_NoMemory();

@@ -91,6 +91,7 @@ typedef struct {
 } hf_index;
 extern PyTypeObject hf_index_type;
 int hf_index_full(hf_index *x);
+void hf_index_expect(hf_index *x, uint32_t hash); /* one that is put soon */
 void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestamp);
 #define HF_KEY ""                  /* kinds of keys: given by users, */
 #define HF_TAG "T#"                /* or a tag */

@@ -314,6 +314,11 @@ def test_a_key_that_comes_again_is_refused_where_keys_make_the_ids(twin: Any) ->
         with pytest.raises(ValueError, match=rf"same keys, {told}, came before it.*uniqueBy=row") as refused:
             ids.run(count, (keys,), None, None, 0, count, True, bytearray(16 * count))
         assert refused.value.args[0] == (1 if long == "k" else 2)
+    further = [*({**row, "keys": f"one of {number}"} for number in range(100)), {**row, "keys": "one of 70"}]
+    count, _, keys, _, _ = columns(further)
+    with pytest.raises(ValueError, match=r"same keys, one of 70, came") as refused:
+        ids.run(count, (keys,), None, None, 0, count, True, bytearray(16 * count))
+    assert refused.value.args[0] == 100
 
 
 @pytest.mark.parametrize("twin", TWINS)
