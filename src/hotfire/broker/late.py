@@ -1,8 +1,8 @@
-"""What became of halves that are in no line any more: laid aside, resumed, or committed after that.
+"""What became of halves that are no more where they were: stored anew, laid aside, resumed, or committed after that.
 
 The log knows all of it by unique keys (`Fate`), but only what is indexed, and a question to it is answered
 later than it was asked. What was placed in between is remembered here, so that no two answers lead to two
-deliveries and no commit falls between a half and its being laid aside. Bounded: an answer older than what was
+deliveries and no commit falls between a half and its next place. Bounded: an answer older than what was
 forgotten does not count, and the log is asked again.
 """
 

@@ -379,6 +379,8 @@ class Transactions:
                 self._lay_aside(record, times)
             else:
                 self.stored(placed.queue_offset, now_ms)
+                # its end may be told before it can be found by its key
+                self.late.note(halves.identity(record), Fate(newest=placed.queue_offset), placed.end)
                 if not is_immune:
                     question = halves.question(stored, placed, config.broker_name)
                     command = question.to_command(opaque=self._broker.asks.number(), oneway=True)
@@ -404,7 +406,9 @@ class Transactions:
         """Send the questions whose halves can be read by now, each to any living producer of its group."""
         living: dict[str, tuple[Connection, ...]] = {}
         while self._asks and self._asks[0][0] < self.outcomes.queue.max:
-            _, group, command = self._asks.popleft()
+            offset, group, command = self._asks.popleft()
+            if not self.outcomes.is_open(offset):
+                continue  # its end was told while it was being stored
             if group not in living:
                 living[group] = tuple(self._broker.clients.producers.get(group, ()))
             connection = any_of(living[group])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
+
 import pytest
 
 from hotfire.broker import late as late_module
 from hotfire.protocol.requests import CheckTransactionState, ResumeCheckHalfMessage, SendReply
 from tests.unit.broker.conftest import Make
-from tests.unit.broker.harness import Harness
+from tests.unit.broker.harness import RING_TIMEOUT_S, Harness
 from tests.unit.broker.transacting import (
     ASIDE,
     COMMIT,
@@ -94,6 +96,28 @@ def test_a_commit_counts_that_crosses_its_half_being_laid_aside(heart: Harness) 
     heart.receive(outcome(half, COMMIT).to_command(oneway=True))  # in the turn of the other
     work(heart)
     assert visible(heart) == [b"crossing"]
+
+
+@pytest.mark.parametrize("kind", [COMMIT, ROLLBACK])
+def test_an_end_counts_that_crosses_its_half_being_stored_anew(heart: Harness, kind: int) -> None:
+    """Told before the new place can be found by its key; and who has said it is not asked any more."""
+    half = prepare(heart, body=b"crossing")
+    heart.now_ms += TIMEOUT_MS
+    heart.broker.tick(heart.now_ms)
+    heart.receive(outcome(half, kind))  # in the turn that stores it anew
+    queries = heart.store.queries
+    assert queries.waiting
+    while queries.waiting:  # the log is asked, and answers, before that turn is on the disk
+        assert select.select([queries], [], [], RING_TIMEOUT_S)[0]
+        dict(heart.broker.watches())[queries.fileno()](heart.now_ms)
+    work(heart)
+    assert [reply.code for reply in heart.connection.take()] == [0]
+    pass_time(heart, 3 * INTERVAL_MS, 5000)
+    assert len(stored(heart, HALF)) == 2
+    assert visible(heart) == ([b"crossing"] if kind == COMMIT else [])
+    assert questions(heart.connection) == []
+    assert stored(heart, ASIDE) == []
+    assert heart.broker.transactions.outcomes.open_count == 0
 
 
 def test_a_commit_counts_after_a_restart_too(heart: Harness, make: Make) -> None:
