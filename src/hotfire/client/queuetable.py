@@ -161,11 +161,13 @@ class QueueTable:
 
     async def position(self, one: ProcessQueue) -> int:
         """Where to begin, asked again: who had the queue before us may have committed meanwhile. What we did
-        before a lease ran out is told every few seconds only, and is not done again."""
+        before a lease ran out is told every few seconds only, and is not done again; unless the queue ends
+        before it: a broker that came back with less than it had gives those places to new messages."""
         kept, done = await self._offsets.read(one.queue), self._offsets.get(one.queue)
         if kept is None:
             return one.next_offset
-        kept = max(kept, done or 0)
+        if done is not None and done > kept and done <= await max_offset(self._instance, one.queue):
+            kept = done
         self._offsets.set(one.queue, kept)
         return kept
 

@@ -1,6 +1,7 @@
 """Consuming in order: one listener per queue at a time, locks held meanwhile, nothing passes a failure."""
 
 import asyncio
+import shutil
 import threading
 from collections import defaultdict
 from dataclasses import replace
@@ -328,6 +329,40 @@ def test_what_was_done_before_a_lease_ran_out_is_not_done_again() -> None:
             await send(cluster, "T", [b"3"])
             await seen.count(4)
             assert seen.bodies == [b"0", b"1", b"2", b"3"]
+
+    run(scenario)
+
+
+def test_a_broker_that_came_back_with_less_has_its_new_messages_consumed() -> None:
+    """At places that were done before: nothing is skipped for having been there once."""
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = cluster.brokers[0]
+        await cluster.create_topic("T", queues=1)
+        await send(cluster, "T", numbered(1))
+        seen = Seen()
+        first = Consumer(cluster.namesrv, group="g", orderly=True)
+        first.subscribe("T", seen)
+        async with first:
+            await seen.count(1)
+        await broker.stop()
+        older = broker.directory.with_name("older")
+        shutil.copytree(broker.directory, older)
+        await broker.start()
+        await send(cluster, "T", [b"1", b"2"])
+        consumer = Consumer(cluster.namesrv, group="g", orderly=True)
+        consumer.subscribe("T", seen)
+        async with consumer:
+            await seen.count(3)
+            await broker.kill()
+            await turn(cluster, 40)
+            shutil.rmtree(broker.directory)
+            shutil.copytree(older, broker.directory)
+            await broker.start()
+            await send(cluster, "T", [b"new"])
+            await turn(cluster, 30)
+            await seen.count(4)
+            assert seen.bodies == [b"0", b"1", b"2", b"new"]
 
     run(scenario)
 
