@@ -19,8 +19,10 @@ runtime="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
 # Python keeps objects to the end on purpose: leaks are not what this looks for.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
 export PYTHONMALLOC=malloc PYTHONPATH=build/sanitize HOTFIRE_EXPECT_UNDER=build/sanitize
+# Only what Python prints is captured: what the checks say of a process they abort must come out.
 check() {
-  LD_PRELOAD=$runtime "$python" -m pytest -m 'core and not slow and not crash and not interop' --timeout 600 "$@"
+  LD_PRELOAD=$runtime "$python" -m pytest --capture=sys -m 'core and not slow and not crash and not interop' \
+    --timeout 600 "$@"
 }
 if [ $# -gt 0 ]; then
   check "$@"

@@ -294,7 +294,7 @@ static PyObject *halves_paid(hf_halves *h, PyObject *arg) {
     if (count == -1 && PyErr_Occurred()) return NULL;
     if (count < 0 || (size_t)count > h->owed_count) return PyErr_Format(PyExc_ValueError, "%zd of %zu owed", count, h->owed_count);
     h->owed_count -= (size_t)count;
-    memmove(h->owed, h->owed + count, h->owed_count * sizeof *h->owed);
+    if (count) memmove(h->owed, h->owed + count, h->owed_count * sizeof *h->owed);
     Py_RETURN_NONE;
 }
 
