@@ -66,7 +66,7 @@ def install(environment: Path, source: Path) -> None:
         shutil.copy(compiled, packages / "hotfire" / "core")
 
 
-PACKAGE_FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in")
+PACKAGE_FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "bin")
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 DIRECTORY = "HOTFIRE_SPARK_POINTS"
@@ -29,4 +30,5 @@ def reached(point: str) -> None:
     finally:
         draft.unlink(missing_ok=True)
     if Path(directory, f"{point}.stop").exists():
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # this very thread, at once: told to the process it may go on until another thread hears of it
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
