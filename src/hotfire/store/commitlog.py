@@ -69,7 +69,9 @@ class CommitLog:
 
     def start(self, end: int) -> None:
         """Begin to append at `end`, which recovery found."""
-        self.journal = self._disk.journal(end, self._config.turn_bytes_max)
+        config = self._config
+        copied_max = config.turn_bytes_max if config.sync_flush else config.copied_turn_bytes_max
+        self.journal = self._disk.journal(end, min(config.turn_bytes_max, copied_max))
         if not self.segments:
             self.segments[end] = self._allocate(end)
         for start, fd in self.segments.items():

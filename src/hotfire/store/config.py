@@ -61,6 +61,9 @@ class StoreConfig:
     dirty_bytes_max: int = 256 << 20
     """ASYNC_FLUSH: written and not yet synced; beyond it each turn waits for the disk."""
     turn_bytes_max: int = 32 << 20
+    copied_turn_bytes_max: int = 2 << 20
+    """ASYNC_FLUSH: a turn waits for no disk, so nothing is gained by more of it than the processor's cache
+    holds: what has left the cache takes several times as long to copy."""
     cold_bytes_per_s: int = 16 << 20
     """Read from the disk while turns are written, or twice what is written if that is more; 0: no bound."""
     busy_ms: int = 1000
