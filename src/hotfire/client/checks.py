@@ -24,6 +24,8 @@ from hotfire.model import (
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _INT32_MAX = (1 << 31) - 1
 TIME_MS_MAX = 1 << 52
+SECONDS_MAX = 10**11
+"""Less than this many ms since 1970 lies before March 1973: whoever gives that counted in seconds."""
 
 RESERVED_PROPERTIES = frozenset(  # a line for each would be a page
     """
@@ -113,6 +115,8 @@ def _check_time(message: Message) -> None:
             _refuse(message, f"deliver_at={at} is not within 1 to {TIME_MS_MAX} ms since 1970")
     if (message.delay_level != 0) + (message.delay_ms != 0) + (at is not None) > 1:
         _refuse(message, "it asks for more than one of delay_level, delay_ms and deliver_at; choose one")
+    if isinstance(at, int) and at < SECONDS_MAX:
+        _refuse(message, f"deliver_at={at} looks like seconds: give a datetime or ms since 1970")
 
 
 def deliver_ms(at: datetime | int) -> int:
