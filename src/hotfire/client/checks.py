@@ -219,6 +219,13 @@ def check_number(name: str, value: object, *, may_be_none: bool = False) -> None
         raise ConfigError(f"{name}={value!r:.60} is {_kind(value)}, not a number")
 
 
+def check_seconds(name: str, value: float) -> None:
+    """ConfigError unless it is a time to come that a broker can count."""
+    check_number(name, value)
+    if not 0 <= value <= _INT32_MAX:
+        raise ConfigError(f"{name}={value!r:.60} is not within 0 to {_INT32_MAX}")
+
+
 def check_text(name: str, value: object) -> None:
     """ConfigError unless it is a text, or None."""
     if value is not None and not isinstance(value, str):

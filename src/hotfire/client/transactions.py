@@ -13,10 +13,11 @@ import enum
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+import math
 from dataclasses import dataclass
 from typing import Any
 
-from hotfire.client.checks import check_callable, check_message, check_number
+from hotfire.client.checks import check_callable, check_message, check_seconds
 from hotfire.client.listening import Threads
 from hotfire.client.messages import received_messages
 from hotfire.client.producer import Producer
@@ -142,7 +143,7 @@ class TransactionProducer(Producer):
         """Store the message out of sight, run `execute(message, arg)`, and tell the broker how it ended.
 
         Raises what the send met; then `execute` was not called. What `execute` raises is in the result. The
-        broker first asks after its transactionTimeOut (6 s), or after `immunity_s` if that is given.
+        broker asks after its transactionTimeOut (6 s) or later, and not before `immunity_s` has passed.
         """
         half, sent = await self.begin(message, immunity_s=immunity_s, timeout_s=timeout_s)
         returned: Any = None
@@ -170,8 +171,8 @@ class TransactionProducer(Producer):
         message_id = self._next_id()
         marks = {"TRAN_MSG": "true", "PGROUP": self.group}
         if immunity_s is not None:
-            check_number("immunity_s", immunity_s)
-            marks[IMMUNITY] = str(int(immunity_s))
+            check_seconds("immunity_s", immunity_s)
+            marks[IMMUNITY] = str(math.ceil(immunity_s))
         marked = dataclasses.replace(message, properties={**message.properties, **marks})
         outgoing = self._prepare_message(marked, message_id, is_ours=True)
         trial = Trial(outgoing, self._deadline(timeout_s), asks_back=True)

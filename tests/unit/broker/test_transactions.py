@@ -465,3 +465,19 @@ def test_the_settings_have_the_reference_s_names_and_may_change(heart: Harness) 
     body = heart.ask(GetBrokerConfig()).body.decode()
     for line in ("transactionTimeOut=6000", "transactionCheckInterval=30000", "transactionCheckMax=15"):
         assert line in body.splitlines()
+@pytest.mark.parametrize("immune_ms", [2_000, 10_000, 50_000])
+def test_immunity_ends_within_an_interval(heart: Harness, immune_ms: int) -> None:
+    """Behind others that were asked about the first question waits for them, for an interval at most.
+
+    Less than transactionTimeOut changes nothing.
+    """
+    sent_ms = heart.now_ms
+    prepare(heart, body=b"before")
+    prepare(heart, 2, b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS=str(immune_ms // 1000))
+    while key_of(2) not in [asked.msg_id for asked in questions(heart.connection)]:
+        heart.beat_producer("producer", GROUP)
+        pass_time(heart, 500)
+    asked_ms = heart.now_ms - sent_ms
+    assert max(immune_ms, TIMEOUT_MS) <= asked_ms <= max(immune_ms + INTERVAL_MS, TIMEOUT_MS) + 500, asked_ms
+
+

@@ -305,6 +305,20 @@ def test_a_check_that_fails_leaves_it_open() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("immunity_s", [-1, float("nan"), float("inf"), "60"])
+def test_no_time_to_come_is_no_immunity(immunity_s: Any) -> None:
+    """Java's -1 stands for the broker's own time, as leaving it out does here: refused, nothing is sent."""
+
+    async def scenario(cluster: Cluster) -> None:
+        shop = Shop()
+        async with shop.producer(cluster, "one") as producer:
+            with pytest.raises(ConfigError, match="immunity_s="):
+                await producer.send_in_transaction(Message("T", b"x"), immunity_s=immunity_s)
+            assert shop.executed == []
+
+    run(scenario)
+
+
 def test_immunity_is_passed_on() -> None:
     """immunity_s holds the first question back."""
 
