@@ -162,7 +162,7 @@ class Message:
     delay_ms: int = 0
     """Holds the message back for so long; at most three days, unless brokers allow more."""
     deliver_at: datetime | int | None = None
-    """Or until then: a time with its zone, or ms since 1970."""
+    """Or until then: a time with its zone, or an int, which is ms since 1970."""
 
 
 @dataclass(slots=True, frozen=True)

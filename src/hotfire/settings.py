@@ -175,6 +175,19 @@ def parse_value(one: Setting, text: str, name: str | None = None) -> Any:
     return value
 
 
+def check_value(one: Setting, value: object, name: str) -> None:
+    """ConfigError, in the words of `parse_value`, unless code may give this value to the setting."""
+    kinds = (int, float) if one.kind is float else one.kind
+    is_kind = isinstance(value, kinds) and isinstance(value, bool) == (one.kind is bool)
+    try:
+        if not (is_kind or (value is None and one.optional)):
+            _wrong()
+        _parse(one, _text(value))
+    except ValueError:
+        shown = SECRET_SHOWN if one.secret else f"{value!s:.80}"
+        raise ConfigError(f"{name}={shown}: must be {one.allowed}") from None
+
+
 def _parse(one: Setting, text: str) -> Any:
     if not text and one.optional:
         return None

@@ -33,6 +33,7 @@ from hotfire.broker.call import Task
 from hotfire.broker.late import Fate, Late
 from hotfire.broker.outcomes import QUEUE_ID, Outcomes, read_ops
 from hotfire.broker.put import REAL_TOPIC
+from hotfire.broker.unasked import Unasked
 from hotfire.broker.waiting import One, Waiting
 from hotfire.errors import LocalProtocolError, RecordInvalid, StoreError
 from hotfire.net.heart import Connection
@@ -86,6 +87,7 @@ class Transactions:
         self._asks: deque[tuple[int, str, Command]] = deque()
         """Questions, each to be sent once the half it is about can be read; and the group."""
         self._waiting: deque[Callable[[], None]] = deque()
+        self._nobody = Unasked()
         self.asked = self.unasked = self.laid_aside = 0
         """Since the start; `unasked` were to be asked about when no producer was there."""
         self._committed = self._rolled_back = 0
@@ -124,6 +126,7 @@ class Transactions:
         self._retry_ms += by_ms
         self._head = self._head[0], self._head[1] + by_ms
         self.untold.clock_moved(by_ms)
+        self._nobody.clock_moved(by_ms)
         self._since = deque((offset, at + by_ms) for offset, at in self._since)
 
     def stored(self, offset: int, now_ms: int) -> None:
@@ -396,10 +399,12 @@ class Transactions:
         self.late.note(halves.identity(record), Fate(newest=record.queue_offset, is_aside=True), placed.end)
         self.laid_aside += 1
         named = parse_properties(record.properties)
+        group = named.get(halves.PRODUCER_GROUP, "")
         log.warning(
-            "transaction of unknown end laid aside in %s offset=%d topic=%s group=%s key=%s asked=%d",
-            model.CHECK_MAX_TIME_TOPIC, placed.queue_offset, named.get(REAL_TOPIC),
-            named.get(halves.PRODUCER_GROUP), named.get(halves.UNIQUE_KEY), times,
+            "transaction of unknown end laid aside in %s offset=%d topic=%s group=%s key=%s rounds=%d "
+            "producers=%d",
+            model.CHECK_MAX_TIME_TOPIC, placed.queue_offset, named.get(REAL_TOPIC), group,
+            named.get(halves.UNIQUE_KEY), times, len(self._broker.clients.producers.get(group, ())),
         )  # fmt: skip
 
     def _ask(self) -> None:
@@ -414,9 +419,11 @@ class Transactions:
             connection = any_of(living[group])
             if connection is None:
                 self.unasked += 1
+                self._nobody.note(group)
             else:
                 self.asked += 1
                 connection.write(encode(command))
+        self._nobody.tell(self._now_ms)
 
 
 def any_of(members: tuple[Connection, ...]) -> Connection | None:

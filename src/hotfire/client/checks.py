@@ -24,6 +24,8 @@ from hotfire.model import (
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _INT32_MAX = (1 << 31) - 1
 TIME_MS_MAX = 1 << 52
+SECONDS_MAX = 10**11
+"""Less than this many ms since 1970 lies before March 1973: whoever gives that counted in seconds."""
 
 RESERVED_PROPERTIES = frozenset(  # a line for each would be a page
     """
@@ -113,6 +115,8 @@ def _check_time(message: Message) -> None:
             _refuse(message, f"deliver_at={at} is not within 1 to {TIME_MS_MAX} ms since 1970")
     if (message.delay_level != 0) + (message.delay_ms != 0) + (at is not None) > 1:
         _refuse(message, "it asks for more than one of delay_level, delay_ms and deliver_at; choose one")
+    if isinstance(at, int) and at < SECONDS_MAX:
+        _refuse(message, f"deliver_at={at} looks like seconds: give a datetime or ms since 1970")
 
 
 def deliver_ms(at: datetime | int) -> int:
@@ -156,7 +160,8 @@ def _check_properties(message: Message) -> None:
         _refuse(message, f"its properties are {_kind(properties)}, not texts by name")
     for name, value in properties.items():
         _check_text(message, "property name", name)
-        _check_text(message, "property", value)
+        if not isinstance(value, str):
+            _refuse(message, f"property {name}={value!r:.60} is {_kind(value)}, not str")
 
 
 # What would arrive as something else than was meant:
@@ -212,6 +217,13 @@ def check_number(name: str, value: object, *, may_be_none: bool = False) -> None
     """ConfigError unless it can be counted with."""
     if not isinstance(value, (int, float, SupportsIndex)) and not (may_be_none and value is None):
         raise ConfigError(f"{name}={value!r:.60} is {_kind(value)}, not a number")
+
+
+def check_seconds(name: str, value: float) -> None:
+    """ConfigError unless it is a time to come that a broker can count."""
+    check_number(name, value)
+    if not 0 <= value <= _INT32_MAX:
+        raise ConfigError(f"{name}={value!r:.60} is not within 0 to {_INT32_MAX}")
 
 
 def check_text(name: str, value: object) -> None:

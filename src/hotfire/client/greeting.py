@@ -1,8 +1,9 @@
 """Which brokers know us: by whom they were told, and on which connection.
 
 A broker asks questions, and hands over replies, on a connection it has had a heartbeat on. Every 30 seconds
-all brokers of the routes in use get one; who is about to send what a broker may ask back about has that one
-broker greeted first, and waits for no other. Owns what was told; `instance` says when.
+all brokers of the routes in use get one, and those that were met without a route; who is about to send what a
+broker may ask back about has that one broker greeted first, and waits for no other. Owns what was told;
+`instance` says when.
 """
 
 from __future__ import annotations
@@ -73,11 +74,10 @@ class Greetings:
         consumers = any(member.consumer_data() for member in self._members)
         if not consumers and not any(member.producer_data() for member in self._members):
             return
-        brokers = [broker for route in self._routes.known() for broker in route.data.brokers]
         addresses = sorted(
             {
                 address
-                for broker in brokers
+                for broker in self._routes.brokers()
                 for broker_id, address in broker.addresses.items()
                 if broker_id == 0 or consumers
             }
@@ -106,7 +106,7 @@ class Greetings:
     def to_others(self) -> list[asyncio.Task[None]]:
         """Begin to greet the masters that do not know us yet. Those never tried before can be waited for."""
         now = asyncio.get_running_loop().time()
-        masters = {broker.master for route in self._routes.known() for broker in route.data.brokers}
+        masters = {broker.master for broker in self._routes.brokers()}
         begun: list[asyncio.Task[None]] = []
         for address in sorted(address for address in masters if address is not None):
             current, tried_s = self._connections.current(address), self._tried.get(address)

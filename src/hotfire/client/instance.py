@@ -142,7 +142,7 @@ class ClientInstance:
         self.greetings = Greetings(self.client_id, self.members, self.connections, self.routes)
         self._rebalance_due = asyncio.Event()
         self._timers: list[asyncio.Task[None]] = []
-        self._answers: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
         self._born_in, self._process = os.getpid(), Process.mark
         self.running = False
 
@@ -238,7 +238,7 @@ class ClientInstance:
             return
         self.running = False
         self._forget()
-        ending = [*self._timers, *self._answers]
+        ending = [*self._timers, *self._beside]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -257,6 +257,12 @@ class ClientInstance:
                 f"the {what} was started in process {self._born_in} and this is {os.getpid()}, forked from "
                 "it: connections cannot be shared; start a new one here"
             )
+
+    def do_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let it go on beside who asks for it; it ends with this client at the latest."""
+        task = asyncio.create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     # --- asking brokers ------------------------------------------------------------------------------
 
@@ -359,9 +365,7 @@ class ClientInstance:
         """A broker that we lost, or that was restarted, does not know us on the new connection."""
         if address in self.greetings.told and self.running:
             self.greetings.forget(address)
-            task = asyncio.create_task(self._greet_again())
-            self._answers.add(task)
-            task.add_done_callback(self._answers.discard)
+            self.do_beside(self._greet_again())
 
     async def _greet_again(self) -> None:
         await self.greet_brokers()

@@ -8,7 +8,7 @@ nobody has made yet.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,9 +16,9 @@ from hotfire.allocation import readable_queues
 from hotfire.client.nameservers import NameServers
 from hotfire.client.single import SingleFlight
 from hotfire.errors import HotfireError, NoRoute, TopicNotExist, Unreachable
-from hotfire.model import AUTO_CREATE_TOPIC, BrokerData, MessageQueue, Perm, RouteData
+from hotfire.model import AUTO_CREATE_TOPIC, BrokerData, ClusterInfo, MessageQueue, Perm, RouteData
 from hotfire.protocol.bodies import decode_body
-from hotfire.protocol.requests import GetRouteInfoByTopic
+from hotfire.protocol.requests import GetBrokerClusterInfo, GetRouteInfoByTopic
 
 log = logging.getLogger("hotfire.client")
 
@@ -95,11 +95,27 @@ class Routes:
     def __init__(self, name_servers: NameServers) -> None:
         self._name_servers = name_servers
         self._routes: dict[str, TopicRoute] = {}
+        self._met: tuple[BrokerData, ...] = ()
         self._may_create: set[str] = set()
         self._asking: SingleFlight[str, TopicRoute] = SingleFlight()
 
     def known(self) -> tuple[TopicRoute, ...]:
         return tuple(self._routes.values())
+
+    def brokers(self) -> Iterator[BrokerData]:
+        """Those of the routes in use, and those met without one; some more than once."""
+        for route in self._routes.values():
+            yield from route.data.brokers
+        yield from self._met
+
+    async def meet(self, timeout_s: float) -> None:
+        """Learn of brokers before there is a topic: those that make topics, as Java's producers do at their
+        start, or all there are where none does."""
+        try:
+            self._met = (await self._fetch(AUTO_CREATE_TOPIC, timeout_s)).brokers
+        except TopicNotExist:
+            reply = await self._name_servers.ask(GetBrokerClusterInfo(), timeout_s)
+            self._met = tuple(decode_body(ClusterInfo, reply.body).brokers.values())
 
     def peek(self, topic: str) -> TopicRoute | None:
         """The route in use, without asking anybody."""

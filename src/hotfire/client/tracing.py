@@ -278,7 +278,7 @@ class TraceConsumption(Tracer):
         for message in self._traced(consumption.messages):
             text = encode_sub_before(
                 time_ms=consumption.began_ms,
-                region=message.properties["MSG_REGION"],
+                region=message.properties.get("MSG_REGION") or DEFAULT_REGION,
                 group=self._group,
                 request_id=consumption.call_id,
                 message_id=message.message_id,
@@ -303,12 +303,14 @@ class TraceConsumption(Tracer):
             self.add(Entry(text, (message.message_id, *message.keys)))
 
     def _traced(self, messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Also those of a batch, to which brokers add neither a region nor whether traces are wanted.
+
+        Java's clients leave out what has no region.
+        """
         return [
             message
             for message in messages
-            if message.topic != self.topic
-            and message.properties.get("MSG_REGION")
-            and message.properties.get("TRACE_ON") != "false"
+            if message.topic != self.topic and message.properties.get("TRACE_ON") != "false"
         ]
 
 

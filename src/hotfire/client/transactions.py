@@ -3,7 +3,8 @@
 A half message goes first; the broker keeps it from consumers. Then the application's own transaction runs
 (`execute`), and its outcome is told to the broker: once, and nobody waits for an answer. What gets lost on
 the way the broker asks for later, of any living producer of the group (`check`). So `check` must answer from
-what the transaction left behind, not from memory: the process that ran it may be gone.
+what the transaction left behind, not from memory: the process that ran it may be gone. And so a producer lets
+brokers know of it from its start on, though it may never send.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import dataclasses
 import enum
 import inspect
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotfire.client.checks import check_callable, check_message, check_number
+from hotfire.client.checks import check_callable, check_message, check_seconds
 from hotfire.client.listening import Threads
 from hotfire.client.messages import received_messages
 from hotfire.client.producer import Producer
@@ -39,6 +41,7 @@ CHECK_THREADS = 4
 QUESTIONS_MAX = 2000
 """Under way at once; what is beyond the broker asks again."""
 END_TIMEOUT_S = 3.0
+MEET_TIMEOUT_S = 3.0
 
 
 class TransactionState(enum.Enum):
@@ -124,6 +127,24 @@ class TransactionProducer(Producer):
         self._threads: Threads | None = None
         self._questions = 0
 
+    async def start(self) -> None:
+        await super().start()
+        self._instance.do_beside(self.routes_changed())
+
+    async def routes_changed(self) -> None:
+        """Be known to brokers it never sent to: their halves may be of others in this group, who are gone."""
+        instance = self._joined
+        if instance is None:
+            return
+        try:
+            await instance.routes.meet(MEET_TIMEOUT_S)
+        except HotfireError as error:
+            log.warning(
+                "group=%s: brokers that are not sent to cannot ask us yet, tried again later: %s",
+                self.group, error,
+            )  # fmt: skip
+        instance.greetings.to_others()
+
     async def close(self) -> None:
         await super().close()
         if self._threads is not None:
@@ -142,7 +163,7 @@ class TransactionProducer(Producer):
         """Store the message out of sight, run `execute(message, arg)`, and tell the broker how it ended.
 
         Raises what the send met; then `execute` was not called. What `execute` raises is in the result. The
-        broker first asks after its transactionTimeOut (6 s), or after `immunity_s` if that is given.
+        broker asks after its transactionTimeOut (6 s) or later, and not before `immunity_s` has passed.
         """
         half, sent = await self.begin(message, immunity_s=immunity_s, timeout_s=timeout_s)
         returned: Any = None
@@ -170,8 +191,8 @@ class TransactionProducer(Producer):
         message_id = self._next_id()
         marks = {"TRAN_MSG": "true", "PGROUP": self.group}
         if immunity_s is not None:
-            check_number("immunity_s", immunity_s)
-            marks[IMMUNITY] = str(int(immunity_s))
+            check_seconds("immunity_s", immunity_s)
+            marks[IMMUNITY] = str(math.ceil(immunity_s))
         marked = dataclasses.replace(message, properties={**message.properties, **marks})
         outgoing = self._prepare_message(marked, message_id, is_ours=True)
         trial = Trial(outgoing, self._deadline(timeout_s), asks_back=True)
@@ -264,9 +285,9 @@ class TransactionProducer(Producer):
 
     def _asker(self, request: CheckTransactionState, message: ReceivedMessage) -> str:
         """The broker that asked; one before version 5 does not say its name."""
-        for route in self._instance.routes.known():
-            if request.broker_name and (address := route.master(request.broker_name)):
-                return address
+        for broker in self._instance.routes.brokers():
+            if broker.name == request.broker_name and broker.master is not None:
+                return broker.master
         return _host_of(request.offset_msg_id or message.offset_message_id)
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:

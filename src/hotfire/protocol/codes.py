@@ -126,7 +126,11 @@ class ResponseCode(IntEnum):
 
 @unique
 class RequestCode(IntEnum):
-    """What a request asks for. Fields, reply and permission of each are in `requests`."""
+    """What a request asks for. Fields, reply and permission of each are in `requests`.
+
+    >>> RequestCode.SEND_MESSAGE_V2.value
+    310
+    """
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

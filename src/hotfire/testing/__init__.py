@@ -8,6 +8,7 @@
     Cluster       real name servers and brokers in the test's process, with or without a loop of its own
     ChaosProxy    stands before a server and cuts, holds, delays and loses what passes
     TurnedClock   the clock of an asyncio loop, which a test turns: `cluster.clock`
+    RequestCode   what a request asks for, by name: faults of a proxy may be meant for some only
     SimDisk       a disk in memory that loses power, fails and lies, from a seed
     SimLoop       an asyncio loop whose time goes from timer to timer, without waiting
     SimNetwork    connections between simulated hosts that are late, cut, and lead nowhere, from a seed
@@ -22,6 +23,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hotfire.protocol.codes import RequestCode
     from hotfire.testing.chaos import ChaosProxy
     from hotfire.testing.cluster import Cluster
     from hotfire.testing.simdisk import SimDisk
@@ -32,25 +34,27 @@ if TYPE_CHECKING:
     from hotfire.testing.turned import TurnedClock
 
 __all__ = [
-    "ChaosProxy", "Cluster", "PowerCut", "SimDisk", "SimLoop", "SimNetwork", "Simulation", "TurnedClock",
+    "ChaosProxy", "Cluster", "PowerCut", "RequestCode", "SimDisk", "SimLoop", "SimNetwork", "Simulation",
+    "TurnedClock",
 ]  # fmt: skip
 
 _HOMES = {
-    "ChaosProxy": "chaos",
-    "Cluster": "cluster",
-    "PowerCut": "simsystem",
-    "SimDisk": "simdisk",
-    "SimLoop": "simloop",
-    "SimNetwork": "simnet",
-    "Simulation": "simulation",
-    "TurnedClock": "turned",
+    "ChaosProxy": "hotfire.testing.chaos",
+    "Cluster": "hotfire.testing.cluster",
+    "PowerCut": "hotfire.testing.simsystem",
+    "RequestCode": "hotfire.protocol.codes",
+    "SimDisk": "hotfire.testing.simdisk",
+    "SimLoop": "hotfire.testing.simloop",
+    "SimNetwork": "hotfire.testing.simnet",
+    "Simulation": "hotfire.testing.simulation",
+    "TurnedClock": "hotfire.testing.turned",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'hotfire.testing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hotfire.testing.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -28,16 +28,18 @@ import shutil
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from hotfire.broker.config import BrokerConfig, FlushDiskType
 from hotfire.broker.program import FAST_PORT_BELOW, BrokerProgram
+from hotfire.client.checks import check_integer
 from hotfire.errors import ConfigError, NotRunning
 from hotfire.namesrv.config import NameServerConfig
 from hotfire.namesrv.program import NameServerProgram
 from hotfire.net.peer import Peer, split_address
 from hotfire.protocol.requests import UpdateAndCreateTopic
+from hotfire.settings import check_value, settings_of
 from hotfire.testing.chaos import ChaosProxy
 from hotfire.testing.ports import free_port
 from hotfire.testing.turned import TurnedClock
@@ -184,6 +186,9 @@ def _check_settings(settings: dict[str, Any]) -> None:
         raise ConfigError(
             f"a cluster has no setting {word}; {meant} takes {', '.join(own)} and the fields of BrokerConfig"
         )
+    for one in settings_of(BrokerConfig):
+        if one.field in settings:
+            check_value(one, settings[one.field], one.field)
 
 
 class Cluster:
@@ -211,6 +216,10 @@ class Cluster:
         proxied: bool = False,
         **settings: Any,
     ) -> None:
+        check_integer("brokers", brokers)
+        check_integer("name_servers", name_servers)
+        if not isinstance(directory, (str, Path, NoneType)):
+            raise ConfigError(f"directory={directory!r:.60} is {type(directory).__name__}, not a path")
         if brokers < 0 or name_servers < 1:
             raise ConfigError(
                 f"a cluster of {brokers} brokers and {name_servers} name servers; choose 1 or more"

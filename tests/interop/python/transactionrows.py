@@ -54,15 +54,14 @@ async def outcomes(row: Row) -> None:
 
 
 async def orphans(row: Row) -> None:
-    """Who sent the halves goes; another of its group is asked."""
+    """Who sent the halves goes; another of its group, which never sends, is asked."""
     await row.create_topic(4)
     tally = Tally(row.count)
     member = await Member(row, None, "consumer", tally).start()
-    living = await row.opened.enter_async_context(producer(row, "living", 1))
-    await living.queues(row.topic)
     async with producer(row, "dying", 99) as dying:
         for index in range(row.count):
             await send(row, dying, index, TransactionState.UNKNOWN)
+    await row.opened.enter_async_context(producer(row, "living", 1))
     await tally.wait()
     await member.until_committed()
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 import random
+import re
 
 import pytest
 
+from hotfire.broker.unasked import GROUPS_MAX, TOLD_EVERY_MS, Unasked
 from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.record import decode_record, parse_properties
 from hotfire.protocol.requests import ConsumerSendMsgBack, GetBrokerConfig, ResumeCheckHalfMessage, SendReply
@@ -362,6 +364,54 @@ def test_any_living_producer_of_the_group_is_asked(heart: Harness) -> None:
     assert heart.broker.offsets.get(OP, "CID_RMQ_SYS_TRANS", 0) == len(stored(heart, OP))
 
 
+def test_nobody_there_is_said_in_the_log(heart: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """One line a minute, with the group and how often; what is laid aside says whether anybody is there."""
+    for number in range(20):
+        prepare(heart, number, PGROUP="gone")
+    prepare(heart, 20, PGROUP="gone too")
+    prepare(heart, 21)
+    pass_time(heart, TIMEOUT_MS + 1_000)
+    (first,) = caplog.messages
+    assert "no producer of group=gone is connected questions=" in first
+    pass_time(heart, 58_000)
+    assert len(caplog.messages) == 1
+    pass_time(heart, INTERVAL_MS)
+    _, second = caplog.messages
+    told = re.search(r"group=gone is connected questions=(\d+) other_groups=1 their_questions=(\d+)", second)
+    assert told is not None, second
+    assert int(told[1]) >= 20, "those since the first line"
+    assert 1 <= int(told[2]) <= 3
+    caplog.clear()
+    for _ in range(heart.config.transaction_check_max):
+        heart.beat_producer("producer", GROUP)
+        pass_time(heart, INTERVAL_MS, 5000)
+    aside = [line for line in caplog.messages if "laid aside" in line and "rounds=15" in line]
+    assert len(aside) == 22
+    assert [line for line in aside if "producers=1" in line] == [
+        line for line in aside if "group=PG " in line
+    ]
+    assert sum("producers=0" in line for line in aside) == 21
+
+
+def test_the_groups_that_are_counted_by_name_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients choose names; what does not fit is counted all the same. A clock set back silences nothing."""
+    unasked = Unasked()
+    for number in range(GROUPS_MAX + 5):
+        unasked.note(f"group-{number}")
+    unasked.note("group-0")
+    unasked.tell(START_MS)
+    (line,) = caplog.messages
+    assert f"group=group-0 is connected questions=2 other_groups=999 their_questions={GROUPS_MAX + 4}" in line
+    unasked.note("again")
+    unasked.clock_moved(-3_600_000)
+    unasked.tell(START_MS - 3_600_000 + TOLD_EVERY_MS - 1)
+    assert len(caplog.messages) == 1
+    unasked.tell(START_MS - 3_600_000 + TOLD_EVERY_MS)
+    assert "group=again is connected questions=1 other_groups=0 their_questions=0" in caplog.messages[1]
+    unasked.tell(START_MS)
+    assert len(caplog.messages) == 2
+
+
 def test_nobody_there_is_a_question_too(heart: Harness) -> None:
     """Without a living producer the question waits for the next interval; who reads nothing is not asked."""
     prepare(heart)
@@ -415,6 +465,22 @@ def test_immunity_holds_questions_back(heart: Harness) -> None:
     assert visible(heart) == []
     say(heart, answer(asked, COMMIT), outcome(other, ROLLBACK))
     assert visible(heart) == [b"immune"]
+
+
+@pytest.mark.parametrize("immune_ms", [2_000, 10_000, 50_000])
+def test_immunity_ends_within_an_interval(heart: Harness, immune_ms: int) -> None:
+    """Behind others that were asked about the first question waits for them, for an interval at most.
+
+    Less than transactionTimeOut changes nothing.
+    """
+    sent_ms = heart.now_ms
+    prepare(heart, body=b"before")
+    prepare(heart, 2, b"immune", CHECK_IMMUNITY_TIME_IN_SECONDS=str(immune_ms // 1000))
+    while key_of(2) not in [asked.msg_id for asked in questions(heart.connection)]:
+        heart.beat_producer("producer", GROUP)
+        pass_time(heart, 500)
+    asked_ms = heart.now_ms - sent_ms
+    assert max(immune_ms, TIMEOUT_MS) <= asked_ms <= max(immune_ms + INTERVAL_MS, TIMEOUT_MS) + 500, asked_ms
 
 
 def test_what_is_immune_may_be_ended_meanwhile(heart: Harness) -> None:

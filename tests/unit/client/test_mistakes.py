@@ -36,7 +36,7 @@ NAMESRV = "127.0.0.1:9876"
         ({"keys": "order-17"}, "its keys are one text, 'order-17'; give a tuple of them"),
         ({"keys": (17,)}, "key 17 is int, not str"),
         ({"tag": 7}, "tag 7 is int, not str"),
-        ({"properties": {"amount": 10}}, "property 10 is int, not str"),
+        ({"properties": {"mine": "1", "amount": 10}}, "property amount=10 is int, not str"),
         ({"properties": {10: "amount"}}, "property name 10 is int, not str"),
         ({"properties": ["amount"]}, "its properties are list, not texts by name"),
         ({"properties": None}, "its properties are NoneType, not texts by name"),

@@ -34,6 +34,11 @@ def test_what_travels() -> None:
         ({"deliver_at": datetime(2030, 1, 1)}, "no zone"),  # noqa: DTZ001  # that is what is refused
         ({"deliver_at": "noon"}, "not a datetime"),
         ({"deliver_at": 0}, "deliver_at=0"),
+        (
+            {"deliver_at": 1_893_456_000},
+            "deliver_at=1893456000 looks like seconds: give a datetime or ms since",
+        ),
+        ({"deliver_at": 10**11 - 1}, "looks like seconds"),
         ({"delay_ms": 5, "deliver_at": 99}, "choose one"),
         ({"delay_ms": 5, "delay_level": 1}, "choose one"),
     ],
@@ -42,6 +47,22 @@ def test_mistakes_are_told_before_anything_is_sent(given: dict[str, Any], told: 
     """Each names the field and what to do."""
     with pytest.raises(LocalProtocolError, match=told):
         check_message(Message("T", b"x", **given))
+
+
+def test_a_time_in_seconds_is_refused_by_every_way_to_send() -> None:
+    """It would lie in January 1970, and the message come at once; the same in milliseconds is taken."""
+
+    async def scenario() -> None:
+        with Cluster() as cluster:
+            async with Producer(cluster.namesrv) as producer:
+                await producer.send(Message("T", b"first"))  # the quick way is open from here on
+                in_an_hour = deliver_ms(_in_an_hour())
+                for send in (producer.send, producer.send_soon, producer.send_oneway):
+                    with pytest.raises(LocalProtocolError, match="looks like seconds"):
+                        await send(Message("T", b"x", deliver_at=in_an_hour // 1000))
+                await producer.send(Message("T", b"x", deliver_at=in_an_hour))
+
+    asyncio.run(scenario())
 
 
 def test_a_time_without_a_zone_is_refused_by_every_way_to_send() -> None:

@@ -73,15 +73,28 @@ def test_a_message_is_told_of_from_its_send_to_its_second_try() -> None:
     run(scenario, **{"trace_topic_enable": True})
 
 
-def test_each_message_of_a_batch_has_its_own_entry() -> None:
+def test_each_message_of_a_batch_has_its_own_entries() -> None:
+    """Its consumer's too, though a batch's messages say neither region nor whether traces are wanted."""
+
     async def scenario(cluster: Cluster) -> None:
         await cluster.create_topic("T", queues=1)
+        seen: list[ReceivedMessage] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append(message)
+
+        consumer = Consumer(cluster.namesrv, group="g", consume_from=ConsumeFrom.FIRST, trace="traces")
+        consumer.subscribe("T", handle)
         async with Producer(cluster.namesrv, trace="traces") as producer:
             results = await producer.send_batch([Message("T", b"%d" % n) for n in range(3)])
+        async with consumer:
+            await until(lambda: len(seen) == 3)
+        assert not any({"MSG_REGION", "TRACE_ON"} & message.properties.keys() for message in seen)
         async with QueueReader(cluster.namesrv) as reader:
             for result in results:
-                (pub,) = await reader.trace(result.message_id, topic="traces")
-                assert (pub.kind, pub.message_id) == ("Pub", result.message_id)
+                entries = await reader.trace(result.message_id, topic="traces")
+                assert [entry.kind for entry in entries] == ["Pub", "SubBefore", "SubAfter"]
+                assert {entry.message_id for entry in entries} == {result.message_id}
 
     run(scenario)
 

@@ -305,6 +305,57 @@ def test_a_check_that_fails_leaves_it_open() -> None:
     run(scenario)
 
 
+@pytest.mark.promise(142)
+@pytest.mark.parametrize("makes_topics", [True, False], ids=["template", "cluster"])
+def test_a_producer_that_never_sent_answers_for_one_that_crashed(*, makes_topics: bool) -> None:
+    """Started anew and idle, it is known to the brokers that make topics, or where none does to all."""
+
+    async def scenario(cluster: Cluster) -> None:
+        shop = Shop(COMMIT, COMMIT)
+        async with shop.producer(cluster, "crashes") as crashes:
+            sent = [(await crashes.begin(Message("T", b"open")))[1] for _ in range(2)]
+            brokers = sorted(one.queue.broker_name for one in sent)
+            assert brokers == ["broker-0", "broker-1"]
+        async with shop.producer(cluster, "anew"):
+            await cluster.clock.turn(7)
+            assert sorted(message.queue.broker_name for message in shop.checked) == brokers
+
+    run(scenario, brokers=2, auto_create_topic_enable=makes_topics)
+
+
+def test_brokers_that_come_later_know_of_an_idle_producer() -> None:
+    """Nobody is there at its start, which goes on all the same; who comes is greeted with the next routes."""
+
+    async def scenario(cluster: Cluster) -> None:
+        shop = Shop(COMMIT)
+        async with shop.producer(cluster, "crashes") as crashes:
+            await crashes.begin(Message("T", b"open"))
+        await cluster.brokers[0].stop()
+        await cluster.name_servers[0].kill()
+        async with shop.producer(cluster, "idle"):
+            await cluster.clock.turn(5)
+            await cluster.name_servers[0].start()
+            await cluster.brokers[0].start()
+            await cluster.clock.turn(70)
+            assert [message.body for message in shop.checked] == [b"open"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("immunity_s", [-1, float("nan"), float("inf"), "60"])
+def test_no_time_to_come_is_no_immunity(immunity_s: Any) -> None:
+    """Java's -1 stands for the broker's own time, as leaving it out does here: refused, nothing is sent."""
+
+    async def scenario(cluster: Cluster) -> None:
+        shop = Shop()
+        async with shop.producer(cluster, "one") as producer:
+            with pytest.raises(ConfigError, match="immunity_s="):
+                await producer.send_in_transaction(Message("T", b"x"), immunity_s=immunity_s)
+            assert shop.executed == []
+
+    run(scenario)
+
+
 def test_immunity_is_passed_on() -> None:
     """immunity_s holds the first question back."""
 

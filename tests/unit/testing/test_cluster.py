@@ -1,6 +1,7 @@
 """A cluster for tests is a cluster: it stores, outlives its brokers' ends, and leaves nothing behind."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -140,6 +141,31 @@ def test_settings_are_the_brokers() -> None:
         Cluster(name_servers=0)
     with pytest.raises(ConfigError, match="no_such_setting"):
         Cluster(no_such_setting=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"message_delay_level": "1x"},
+            "message_delay_level=1x: must be times like 1s 5m 2h, separated by spaces",
+        ),
+        ({"message_delay_level": None}, "message_delay_level=None: must be times like"),
+        ({"transaction_time_out": 0}, "transaction_time_out=0: must be an integer of at least 1 (ms)"),
+        ({"transaction_time_out": "5"}, "transaction_time_out=5: must be an integer"),
+        ({"transaction_time_out": 1.5}, "transaction_time_out=1.5: must be an integer"),
+        ({"trace_on": "no"}, "trace_on=no: must be true or false"),
+        ({"trace_on": 1}, "trace_on=1: must be true or false"),
+        ({"broker_role": "SLAVE"}, "broker_role=SLAVE: must be one of"),
+        ({"brokers": "2"}, "brokers='2' is str, not int"),
+        ({"name_servers": 1.5}, "name_servers=1.5 is float, not int"),
+        ({"directory": 7}, "directory=7 is int, not a path"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_as_a_file_s_are(given: dict[str, Any], told: str) -> None:
+    """In the words that settings have for what may be given, before anything starts."""
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        Cluster(**given)
 
 
 def test_code_without_a_loop_has_a_cluster_too() -> None:
