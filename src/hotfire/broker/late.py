@@ -1,4 +1,4 @@
-"""What became of halves that are no more where they were: stored anew, laid aside, resumed, or committed after that.
+"""What became of halves that are no more where they were: stored anew, laid aside, resumed, committed late.
 
 The log knows all of it by unique keys (`Fate`), but only what is indexed, and a question to it is answered
 later than it was asked. What was placed in between is remembered here, so that no two answers lead to two
