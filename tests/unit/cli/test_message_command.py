@@ -7,6 +7,7 @@ from hotfire.cli.message import _missing
 from hotfire.client.searching import Found
 from hotfire.sync import Consumer, Producer
 from hotfire.testing.blocking import BlockingCluster
+from hotfire.testing.ports import free_port
 from tests.unit.cli.shell import Shell
 
 
@@ -85,6 +86,18 @@ def test_a_trace_is_a_table(cluster: BlockingCluster, terminal: Shell) -> None:
     (entry,) = terminal.json("message", "trace", sent.message_id)
     assert (entry["kind"], entry["topic"], entry["is_success"]) == ("Pub", "traced", True)
     assert "nothing was told of message 00" in terminal.refused("message", "trace", "00")
+
+
+def test_a_place_whose_broker_is_not_there_is_no_fault_of_the_name_server(
+    cluster: BlockingCluster, terminal: Shell
+) -> None:
+    """The address came from the id: that is said, and how the message is found without it."""
+    cluster.create_topic("away", queues=1)
+    sent = terminal.json("send", "away", "x", "--queue", "broker-0:0")
+    nowhere = sent["offsetMessageId"][:8] + f"{free_port():08X}" + sent["offsetMessageId"][16:]
+    error = terminal.refused("message", "show", nowhere)
+    assert f"message id {nowhere} names this address" in error
+    assert "name server" not in error
 
 
 def test_a_consumer_tells_of_itself_and_handles_a_message_again(
