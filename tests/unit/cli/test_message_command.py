@@ -10,6 +10,8 @@ from hotfire.testing.blocking import BlockingCluster
 from hotfire.testing.ports import free_port
 from tests.unit.cli.shell import Shell
 
+IDS = ("messageId", "offsetMessageId")
+
 
 def test_a_message_is_shown_by_either_id(cluster: BlockingCluster, terminal: Shell) -> None:
     """With all its properties, and which groups have it behind them."""
@@ -79,13 +81,25 @@ def test_messages_are_found_and_what_is_left_is_told(cluster: BlockingCluster, t
 
 
 def test_a_trace_is_a_table(cluster: BlockingCluster, terminal: Shell) -> None:
+    """By the producer's id, or by that of the place, as `message find` shows it; nothing told is fine."""
     cluster.create_topic("traced", queues=1)
     with Producer(cluster.namesrv, group="tracing", trace=True) as producer:
         sent = producer.send(Message("traced", b"x"))
     assert "tracing" in terminal.run("message", "trace", sent.message_id)
     (entry,) = terminal.json("message", "trace", sent.message_id)
     assert (entry["kind"], entry["topic"], entry["is_success"]) == ("Pub", "traced", True)
-    assert "nothing was told of message 00" in terminal.refused("message", "trace", "00")
+    (line,) = terminal.run("message", "find", "traced", "--from", "1h").splitlines()
+    (place,) = (word for word in line.split() if len(word) == 32)
+    assert place != sent.message_id
+    assert "tracing" in terminal.run("message", "trace", place)
+    assert terminal.json("message", "trace", place) == [entry]
+    assert terminal.json("message", "trace", "00") == []
+    untold = terminal.json("send", "traced", "y")
+    for given, told_of in (("00", "00"), *((untold[name], untold["messageId"]) for name in IDS)):
+        code, out, err = terminal.call("message", "trace", given)
+        assert (code, out) == (0, "")
+        assert err.startswith(f"nothing was told of message {told_of}: ")
+        assert err.count("\n") == 1
 
 
 def test_a_place_whose_broker_is_not_there_is_no_fault_of_the_name_server(
