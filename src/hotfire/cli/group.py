@@ -17,8 +17,9 @@ from hotfire.tables import as_json, table, with_times
 
 UNTOUCHED = "committed -: nothing yet, and the lag counts from offset 0"
 FAILING = (
-    "waiting: to be handled once more, their delay over; deadLetters: in %DLQ%GROUP. Its consumers' logs say "
-    "of what each message failed; `hotfire group status GROUP --stacks` what they are doing"
+    "failedInHour: as connected consumers tell, - when none does; waiting: to be handled once more, their "
+    "delay over; deadLetters: in %DLQ%GROUP. Its consumers' logs say of what each message failed; "
+    "`hotfire group status GROUP --stacks` what they are doing"
 )
 LAG_COLUMNS = ["topic", "queue", "committed", "end", "lag", "inFlight", "lastConsumed"]
 
@@ -89,7 +90,7 @@ async def _failing(args: argparse.Namespace) -> int:
         {
             "group": one.group,
             "lag": one.lag,
-            "failedInHour": sum(one.failed.values()),
+            "failedInHour": sum(one.failed.values()) if one.consumer_count > one.silent_count else None,
             "failedIn": " ".join(sorted(one.failed)) or None,
             "waiting": one.waiting,
             "deadLetters": one.dead,

@@ -115,7 +115,7 @@ class GroupHealth:
     silent_count: int
     """Consumers that did not tell."""
     failed: Mapping[str, int] = field(hash=False)
-    """By topic, what its consumers could not handle within the last hour, as they tell."""
+    """By topic, what consumers could not handle within the last hour; unknown when none of them tells."""
     waiting: int
     """Messages that came back and are to be handled once more now; not those whose delay is not over."""
     dead: int

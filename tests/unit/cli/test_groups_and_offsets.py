@@ -207,7 +207,8 @@ def test_a_group_that_fails_is_named_with_its_errors_and_its_lag(capsys: pytest.
             told = await asyncio.to_thread(shell.json, "group", "failing")
             lines = await asyncio.to_thread(shell.run, "group", "failing")
             may_go_on.set()
-        return [told, lines, await asyncio.to_thread(shell.run, "group", "failing")]
+        gone = [await asyncio.to_thread(call, "group", "failing") for call in (shell.run, shell.json)]
+        return [told, lines, *gone]
 
     async def scenario() -> list[Any]:
         async with Cluster() as own:
@@ -215,7 +216,7 @@ def test_a_group_that_fails_is_named_with_its_errors_and_its_lag(capsys: pytest.
             assert (await asyncio.to_thread(shell.run, "group", "failing")) == "none of 0 groups fails\n"
             return await consume(own, shell)
 
-    (stuck, fails), lines, after = asyncio.run(scenario())
+    (stuck, fails), lines, after, (left,) = asyncio.run(scenario())
     assert (stuck["group"], stuck["lag"], stuck["failedIn"], stuck["deadLetters"]) == ("stuck", 5, "T", 0)
     assert (fails["group"], fails["lag"], fails["deadLetters"]) == ("fails", fails["waiting"], 1)
     assert min(stuck["failedInHour"], fails["failedInHour"]) >= 5
@@ -224,6 +225,8 @@ def test_a_group_that_fails_is_named_with_its_errors_and_its_lag(capsys: pytest.
     assert "%DLQ%GROUP" in lines
     assert "fails" in after, "nobody is there any more, and its dead letters are"
     assert "stuck" not in after
+    assert (left["group"], left["consumers"], left["failedInHour"]) == ("fails", 0, None)
+    assert "failedInHour: as connected consumers tell" in after
 
 
 def test_groups_are_listed_shown_and_deleted(terminal: Shell, billing: tuple[str, str]) -> None:
