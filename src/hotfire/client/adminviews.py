@@ -92,6 +92,7 @@ class GroupLag:
 
     @property
     def total(self) -> int:
+        """Messages; of no meaning without queues."""
         return sum(one.lag for one in self.queues)
 
     @property
