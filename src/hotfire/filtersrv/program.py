@@ -95,13 +95,19 @@ class FilterServerProgram:
 
     async def _first_registered(self) -> str:
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + START_TIMEOUT_S
+        until_s, complained = loop.time() + START_TIMEOUT_S, False
         while True:
             try:
                 return await self._register()
-            except HotfireError:
+            except HotfireError as error:
                 if loop.time() >= until_s:
                     raise
+                if not complained:
+                    log.warning(
+                        "broker=%s not registered: %s; trying for %g s",
+                        self.config.connect_which_broker, error, START_TIMEOUT_S,
+                    )  # fmt: skip
+                complained = True
             await asyncio.sleep(AGAIN_S)
 
     async def _register(self) -> str:
