@@ -231,3 +231,18 @@ def test_a_filter_server_is_stopped_while_it_waits_for_its_broker(
     finally:
         if process.alive:
             process.kill()
+
+
+def test_a_filter_that_does_not_exist_is_told_at_the_start(tmp_path: Path) -> None:
+    """None can be loaded: one line, and no start. Some can: the ready line and a warning name the others."""
+    with running(tmp_path, *up(tmp_path)) as first:
+        words = ["filtersrv", "--set", f"connectWhichBroker={first.broker}", "--set", "bindAddress=127.0.0.1"]
+        line = complaint([*words, "--set", "filters=expensive=math:nope"], tmp_path)
+        assert "filter expensive could not be loaded: AttributeError: " in line
+        assert "nope" in line
+        filters = ["--set", "filters=expensive=math:nope,fine=math:isnan"]
+        with running(tmp_path, *words, *filters, log="filtersrv.err") as second:
+            assert (second.told["filters"], second.told["not_loaded"]) == ("fine", "expensive")
+            assert "WARNING hotfire.filtersrv filter expensive could not be loaded" in second.log
+            assert second.process.terminate() == 0
+            assert "Traceback" not in second.log

@@ -37,10 +37,12 @@ def run(args: argparse.Namespace) -> int:
         program = FilterServerProgram(config)
         if await until_stopped(program.start(), stop):
             settle()
-            names = ",".join(sorted(program.filters))
+            loaded = ",".join(sorted(program.filters.keys() - program.not_loaded.keys()))
+            missing = ",".join(sorted(program.not_loaded))
             say(
-                f"hotfire ready filtersrv={program.address} broker={program.broker_name} filters={names} "
-                f"pid={os.getpid()}"
+                f"hotfire ready filtersrv={program.address} broker={program.broker_name} filters={loaded} "
+                + (f"not_loaded={missing} " if missing else "")
+                + f"pid={os.getpid()}"
             )
             await stop.wait()
         log.info("stopping")
