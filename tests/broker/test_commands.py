@@ -13,7 +13,9 @@ from hotfire.namesrv.config import NameServerConfig
 from hotfire.settings import load_properties, settings_of
 from tests.broker.programs import broker_config, config_file, namesrv_config, run, running, up
 from tests.peers import remoting
-from tests.peers.process import poll_until
+from tests.peers.hotfire import executable
+from tests.peers.ports import free_port
+from tests.peers.process import LineProcess, poll_until
 
 
 @pytest.fixture
@@ -203,3 +205,44 @@ def test_interrupted_while_nobody_is_served_it_ends_well(tmp_path: Path) -> None
         assert program.process.wait(10.0) == 0
         assert "Traceback" not in program.log
         assert "ERROR" not in program.log
+
+
+# --- a filter server ---
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_filter_server_is_stopped_while_it_waits_for_its_broker(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """That the broker is not there and how long it is tried is logged at once; the signal ends it: exit 0."""
+    broker = f"127.0.0.1:{free_port()}"
+    log = tmp_path / "filtersrv.err"
+    words = [f"connectWhichBroker={broker}", "bindAddress=127.0.0.1", "filters=fine=math:isnan"]
+    settings = [word for pair in words for word in ("--set", pair)]
+    process = LineProcess([str(executable()), "filtersrv", *settings], log=log)
+    try:
+        told = f"broker={broker} not registered: {broker}: Connection refused; trying for 30 s"
+        poll_until(lambda: told in log.read_text(), what="word of the refusal", timeout_s=20.0)
+        process.signal(number)
+        assert process.wait(5.0) == 0
+        assert process.lines() == []
+        assert "Traceback" not in log.read_text()
+        assert log.read_text().count("not registered") == 1
+    finally:
+        if process.alive:
+            process.kill()
+
+
+def test_a_filter_that_does_not_exist_is_told_at_the_start(tmp_path: Path) -> None:
+    """None can be loaded: one line, and no start. Some can: the ready line and a warning name the others."""
+    with running(tmp_path, *up(tmp_path)) as first:
+        words = ["filtersrv", "--set", f"connectWhichBroker={first.broker}", "--set", "bindAddress=127.0.0.1"]
+        line = complaint([*words, "--set", "filters=expensive=math:nope"], tmp_path)
+        assert "filter expensive could not be loaded: AttributeError: " in line
+        assert "nope" in line
+        filters = ["--set", "filters=expensive=math:nope,fine=math:isnan"]
+        with running(tmp_path, *words, *filters, log="filtersrv.err") as second:
+            assert (second.told["filters"], second.told["not_loaded"]) == ("fine", "expensive")
+            assert "WARNING hotfire.filtersrv filter expensive could not be loaded" in second.log
+            assert second.process.terminate() == 0
+            assert "Traceback" not in second.log

@@ -6,7 +6,16 @@ import argparse
 import asyncio
 import os
 
-from hotfire.cli.serving import log, parse_pairs, read_config_file, say, serve, settle, take_settings
+from hotfire.cli.serving import (
+    log,
+    parse_pairs,
+    read_config_file,
+    say,
+    serve,
+    settle,
+    take_settings,
+    until_stopped,
+)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,14 +35,16 @@ def run(args: argparse.Namespace) -> int:
 
         tell_unused()
         program = FilterServerProgram(config)
-        await program.start()
-        settle()
-        names = ",".join(sorted(program.filters))
-        say(
-            f"hotfire ready filtersrv={program.address} broker={program.broker_name} filters={names} "
-            f"pid={os.getpid()}"
-        )
-        await stop.wait()
+        if await until_stopped(program.start(), stop):
+            settle()
+            loaded = ",".join(sorted(program.filters.keys() - program.not_loaded.keys()))
+            missing = ",".join(sorted(program.not_loaded))
+            say(
+                f"hotfire ready filtersrv={program.address} broker={program.broker_name} filters={loaded} "
+                + (f"not_loaded={missing} " if missing else "")
+                + f"pid={os.getpid()}"
+            )
+            await stop.wait()
         log.info("stopping")
         await program.close()
 

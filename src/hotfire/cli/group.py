@@ -17,8 +17,9 @@ from hotfire.tables import as_json, table, with_times
 
 UNTOUCHED = "committed -: nothing yet, and the lag counts from offset 0"
 FAILING = (
-    "waiting: to be handled once more, their delay over; deadLetters: in %DLQ%GROUP. Its consumers' logs say "
-    "of what each message failed; `hotfire group status GROUP --stacks` what they are doing"
+    "failedInHour: as connected consumers tell, - when none does; waiting: to be handled once more, their "
+    "delay over; deadLetters: in %DLQ%GROUP. Its consumers' logs say of what each message failed; "
+    "`hotfire group status GROUP --stacks` what they are doing"
 )
 LAG_COLUMNS = ["topic", "queue", "committed", "end", "lag", "inFlight", "lastConsumed"]
 
@@ -89,7 +90,7 @@ async def _failing(args: argparse.Namespace) -> int:
         {
             "group": one.group,
             "lag": one.lag,
-            "failedInHour": sum(one.failed.values()),
+            "failedInHour": sum(one.failed.values()) if one.consumer_count > one.silent_count else None,
             "failedIn": " ".join(sorted(one.failed)) or None,
             "waiting": one.waiting,
             "deadLetters": one.dead,
@@ -173,18 +174,20 @@ def _lag_row(one: QueueLag, *, is_untouched: bool) -> dict[str, Any]:
 
 
 def _total(lag: GroupLag) -> dict[str, Any]:
-    return {"group": lag.group, "lag": lag.total, "consumedPerSecond": lag.consumed_per_second}
+    total = lag.total if lag.queues else None  # not 0, which who watches takes for well
+    return {"group": lag.group, "lag": total, "consumedPerSecond": lag.consumed_per_second}
 
 
 def _total_line(lag: GroupLag) -> str:
     if not lag.queues:
-        return f"group {lag.group} has consumed nothing yet"
+        return f"group {lag.group} has committed nothing yet: how far behind it is, is not known"
     return f"{lag.total} messages behind, {lag.consumed_per_second:.1f} consumed a second"
 
 
 async def _show(args: argparse.Namespace) -> int:
     async with Admin(args.namesrv, tls=tls_of(args)) as admin:
         lag = await admin.lag(args.group)  # a group that does not exist is said to be so
+        untouched = set() if args.json else await _untouched(admin, lag)
         try:
             there = await admin.connections(args.group)
         except ConsumerNotOnline:
@@ -204,6 +207,8 @@ async def _show(args: argparse.Namespace) -> int:
         print(table(["topic", "tags"], subscriptions))
     if topics:
         print(table(["topic", "lag"], topics))
+    for topic in sorted({queue.topic for queue in untouched}):
+        print(f"of {topic} some queues have no commit yet: their lag counts from offset 0")
     print(_total_line(lag))
     return 0
 
@@ -252,10 +257,12 @@ async def _delete(args: argparse.Namespace) -> int:
         lag = await admin.lag(args.group)
         if not args.yes:
             forgotten = " and where it is" if args.offsets else ""
-            raise ConfigError(
-                f"group {args.group} is {lag.total} messages behind in {len(lag.by_topic())} topics; "
-                f"add --yes to delete it{forgotten}"
+            behind = (
+                f"is {lag.total} messages behind in {len(lag.by_topic())} topics"
+                if lag.queues
+                else "has committed nothing"
             )
+            raise ConfigError(f"group {args.group} {behind}; add --yes to delete it{forgotten}")
         gone_from = await admin.delete_group(args.group, clean_offsets=args.offsets, cluster=args.cluster)
     names = [one.name for one in gone_from]
     if args.json:

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import sys
+from contextlib import suppress
 from typing import Any
 
 from hotfire.cli.client import message_json, message_line, run_client, tls_of
@@ -168,7 +169,9 @@ def _missing(found: Found, *, by_time: bool) -> list[str]:
 
 async def _trace(args: argparse.Namespace) -> int:
     async with QueueReader(args.namesrv, tls=tls_of(args)) as reader:
-        entries = await reader.trace(args.id, topic=args.topic)
+        told_of, entries = args.id, await reader.trace(args.id, topic=args.topic)
+        if not entries and (told_of := await _producers_id(reader, args.id)) != args.id:
+            entries = await reader.trace(told_of, topic=args.topic)
     rows = [
         {
             "what": one.kind,
@@ -182,14 +185,23 @@ async def _trace(args: argparse.Namespace) -> int:
         }
         for one in entries
     ]
+    if not rows:
+        print(
+            f"nothing was told of message {told_of}: producers and consumers trace with trace=True, "
+            "and an entry comes up to 5 s late",
+            file=sys.stderr,
+        )
     if args.json:
         print(as_json([entry._asdict() for entry in entries]))
-        return 0
-    if not rows:
-        raise ConfigError(
-            f"nothing was told of message {args.id}: producers and consumers trace with trace=True, "
-            "and an entry comes up to 5 s late"
-        )
-    columns = ["what", "at", "group", "took", "outcome", "retries", "where"]
-    print(table(columns, with_times(rows, "at")))
+    elif rows:
+        columns = ["what", "at", "group", "took", "outcome", "retries", "where"]
+        print(table(columns, with_times(rows, "at")))
     return 0
+
+
+async def _producers_id(reader: QueueReader, message_id: str) -> str:
+    """By which traces go: that of the message at the place that the id names; else the id as it is."""
+    with suppress(ConfigError):
+        found = await reader.message_by_id(message_id)
+        return message_id if found is None else found.message_id
+    return message_id

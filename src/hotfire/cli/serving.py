@@ -8,9 +8,9 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hotfire.apache_settings import refuse_relied_upon
 from hotfire.errors import ConfigError
@@ -42,6 +42,21 @@ async def _until_stopped(main: Callable[[asyncio.Event], Awaitable[None]], loop_
         loop.add_signal_handler(number, stop.set)
     log.info("event loop %s", loop_name)
     await main(stop)
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Whether the work came to its end before the stop; if not, it is cancelled."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            await working
+            return True
+        return False
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 def loop_factory() -> tuple[Callable[[], asyncio.AbstractEventLoop], str]:

@@ -8,7 +8,7 @@ not passed over.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from hotfire.client import offsets as queue_offsets
@@ -207,14 +207,21 @@ class Admin(Asking):
         return await self._change(await self.masters(cluster), request)
 
     async def lag(self, group: str, topic: str | None = None) -> GroupLag:
-        """How far the group is, of all topics or one. GroupNotExist when no broker has heard of it."""
+        """How far the group is, of all topics or one. GroupNotExist when no broker has heard of it.
+
+        Of all: what it has committed, what its consumers subscribe to, and its retries. Without queues it is
+        not known how far it is: nobody is there, or each member keeps its own offsets.
+        """
         check_texts(group=group)
         check_text("topic", topic)
-        tables = await self._consume_stats(group, topic)
+        told = await self._consume_stats(group, topic)
+        tables = list(told.values())
+        if topic is None:
+            tables += await self._left_out(group, told)
         rows = {queue: row for table in tables for queue, row in table.offsets.items()}
-        if topic is None:  # asked for all, brokers leave out what the group has never read
+        if topic is None:
             retries = await self._consume_stats(group, retry_topic(group))
-            waiting = {queue: row for table in retries for queue, row in table.offsets.items()}
+            waiting = {queue: row for table in retries.values() for queue, row in table.offsets.items()}
             if any(row.broker_offset for row in waiting.values()):
                 rows = waiting | rows
         if not rows:
@@ -227,9 +234,29 @@ class Admin(Asking):
         )
         return GroupLag(group, tuple(found), sum(table.consume_tps for table in tables))
 
-    async def _consume_stats(self, group: str, topic: str | None) -> list[ConsumeStats]:
+    async def _consume_stats(self, group: str, topic: str | None) -> dict[str, ConsumeStats]:
         answers = await self._ask_masters(GetConsumeStats(consumer_group=group, topic=topic), STATS_TIMEOUT_S)
-        return [decode_body(ConsumeStats, answer.body) for answer in answers.values()]
+        return {name: decode_body(ConsumeStats, answer.body) for name, answer in answers.items()}
+
+    async def _left_out(self, group: str, told: Mapping[str, ConsumeStats]) -> list[ConsumeStats]:
+        """Of topics its consumers subscribe to: asked for all, a broker tells nothing of one of which the
+        group has committed nothing there."""
+        there = await self._connected(group)
+        if there is None or there.message_model == "BROADCASTING":
+            return []
+        has = {name: {queue.topic for queue in table.offsets} for name, table in told.items()}
+        found: list[ConsumeStats] = []
+        for topic in sorted(there.subscriptions.keys() - {retry_topic(group)}):
+            without = [name for name in has if topic not in has[name]]
+            tables = await self._consume_stats(group, topic) if without else {}
+            found += [tables[name] for name in without if name in tables]
+        return found
+
+    async def _connected(self, group: str) -> GroupConnections | None:
+        try:
+            return await self.connections(group)
+        except ConsumerNotOnline:
+            return None
 
     async def connections(self, group: str) -> GroupConnections:
         """Consumers of the group that some broker hears of. ConsumerNotOnline when there is none."""
@@ -299,10 +326,7 @@ class Admin(Asking):
 
     async def _consumed_by(self, group: str, message: ReceivedMessage) -> ConsumedBy:
         queue = message.queue
-        try:
-            online: GroupConnections | None = await self.connections(group)
-        except ConsumerNotOnline:
-            online = None
+        online = await self._connected(group)
         committed = await committed_offset(self._instance, group, queue)
         wanted = None if online is None else online.subscriptions.get(queue.topic)
         if online is not None and online.message_model == "BROADCASTING":
@@ -319,13 +343,8 @@ class Admin(Asking):
         """How far behind the group is, and whether that is because it fails: what its consumers tell of the
         last hour, what waits to be tried again, what was given up."""
         behind = (await self.lag(group)).by_topic()
-        clients: list[str] = []
-        with suppress(ConsumerNotOnline):
-            there = await self.connections(group)
-            clients = [one.client_id for one in there.clients]
-            if there.message_model != "BROADCASTING":
-                for topic in there.subscriptions.keys() - behind.keys():  # it has committed nothing of these
-                    behind |= (await self.lag(group, topic)).by_topic()
+        there = await self._connected(group)
+        clients = [] if there is None else [one.client_id for one in there.clients]
         answers = await asyncio.gather(
             *(self.running_info(group, one) for one in clients), return_exceptions=True
         )

@@ -92,6 +92,7 @@ class GroupLag:
 
     @property
     def total(self) -> int:
+        """Messages; of no meaning without queues."""
         return sum(one.lag for one in self.queues)
 
     @property
@@ -115,7 +116,7 @@ class GroupHealth:
     silent_count: int
     """Consumers that did not tell."""
     failed: Mapping[str, int] = field(hash=False)
-    """By topic, what its consumers could not handle within the last hour, as they tell."""
+    """By topic, what consumers could not handle within the last hour; unknown when none of them tells."""
     waiting: int
     """Messages that came back and are to be handled once more now; not those whose delay is not over."""
     dead: int

@@ -287,10 +287,12 @@ class Fetching:
 
     def _put(self, fetched: Fetched, pulled: Pulled) -> None:
         if pulled.status is PullStatus.OFFSET_MOVED:
-            log.warning(
-                "queue=%s offset %s is not there, or the group was moved: going on at %d",
-                _name(fetched.queue), fetched.next_offset, pulled.next_offset,
-            )  # fmt: skip
+            before = fetched.position if pulled.is_reset else fetched.next_offset
+            if pulled.next_offset != before:  # a group may be sent to where it is
+                log.warning(
+                    "queue=%s offset %s is not there, or the group was moved: going on at %d",
+                    _name(fetched.queue), before, pulled.next_offset,
+                )  # fmt: skip
             if pulled.is_reset:  # what waits here is of before
                 self._forget(fetched, pulled.next_offset)
         fetched.next_offset = pulled.next_offset

@@ -266,26 +266,31 @@ class ClientInstance:
 
     # --- asking brokers ------------------------------------------------------------------------------
 
-    async def invoke(self, address: str, request: Request | Command, deadline: float) -> Command:
-        """The reply of the broker at `address`; dialling counts against the deadline too."""
+    async def invoke(
+        self, address: str, request: Request | Command, deadline: float, *, origin: str | None = None
+    ) -> Command:
+        """The reply of the broker at `address`; dialling counts against the deadline too.
+
+        `origin` tells, where no name server did, who gave the address, and what else to do.
+        """
         loop = asyncio.get_running_loop()
-        peer = await self.connection(address, max(deadline - loop.time(), 0.0))
+        peer = await self.connection(address, max(deadline - loop.time(), 0.0), origin=origin)
         try:
             return await peer.invoke(request, max(deadline - loop.time(), 0.0))
         except Timeout:
             self.connections.drop(peer)
             raise
 
-    async def connection(self, address: str, timeout_s: float) -> Peer:
+    async def connection(self, address: str, timeout_s: float, *, origin: str | None = None) -> Peer:
         """The connection to a broker, whose address is what it said of itself, and may be wrong here."""
         try:
             return await self.connections.get(address, timeout_s)
         except ConnectError as error:
-            raise ConnectError(
-                f"broker {error}; name server {self.name_servers.current} gave this address, as the broker "
-                "registered it: if the broker runs and has another one for this machine, set brokerIP1 in "
-                "its configuration"
-            ) from None
+            from_a_route = (
+                f"name server {self.name_servers.current} gave this address, as the broker registered it: if "
+                "the broker runs and has another one for this machine, set brokerIP1 in its configuration"
+            )
+            raise ConnectError(f"broker {error}; {origin or from_a_route}") from None
 
     # --- what brokers ask ----------------------------------------------------------------------------
 

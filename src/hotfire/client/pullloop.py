@@ -138,11 +138,12 @@ class PullLoop:
                 self._settings.group, name, pulled.next_offset, queue.next_offset,
             )  # fmt: skip
             return self._settings.pace.after_error_s
-        log.warning(
-            "group=%s queue=%s offset %d %s, goes on at %d",
-            self._settings.group, name, queue.next_offset,
-            "was set from outside" if pulled.is_reset else "is not there", pulled.next_offset,
-        )  # fmt: skip
+        if len(queue) or pulled.next_offset != queue.next_offset:  # a group may be sent to where it is
+            log.warning(
+                "group=%s queue=%s offset %d %s, goes on at %d",
+                self._settings.group, name, queue.next_offset,
+                "was set from outside" if pulled.is_reset else "is not there", pulled.next_offset,
+            )  # fmt: skip
         await self._moved(queue, pulled.next_offset)
         return 0.0
 

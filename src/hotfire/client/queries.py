@@ -105,7 +105,12 @@ async def message_by_id(
         )
     address = f"[{host.ip}]:{host.port}" if host.is_v6 else f"{host.ip}:{host.port}"
     deadline = asyncio.get_running_loop().time() + timeout_s
-    reply = await instance.invoke(address, ViewMessageById(offset=offset, topic=topic), deadline)
+    origin = (
+        f"message id {message_id} names this address, where its broker was when it stored the message: if it "
+        "has another one now, ask for the message by its topic and key"
+    )
+    request = ViewMessageById(offset=offset, topic=topic)
+    reply = await instance.invoke(address, request, deadline, origin=origin)
     if reply.code == ResponseCode.SYSTEM_ERROR:
         return None  # the answer of brokers for an offset at which no message begins
     found = next(received_messages(checked(reply).body, address), None)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from hotfire.errors import HotfireError, Timeout
 from hotfire.filtersrv.config import FilterServerConfig, installed
 from hotfire.filtersrv.server import FilterServer
-from hotfire.filtersrv.workers import FilterProcess
+from hotfire.filtersrv.workers import FilterFailed, FilterProcess
 from hotfire.net.addresses import bind, local_address
 from hotfire.net.peer import Peer
 from hotfire.net.server import Server, connections_limit
@@ -49,6 +49,8 @@ class FilterServerProgram:
         self.port = 0
         self.broker_name = ""
         self.filters: dict[str, FilterProcess] = {}
+        self.not_loaded: dict[str, FilterFailed] = {}
+        """Those that could not be loaded at the start."""
         self._tls = client_context(config)
         self._lines: defaultdict[str | None, Line] = defaultdict(Line)
         """To the broker: one for what we say ourselves, and one for the pulls of each filter. What a broker
@@ -62,7 +64,10 @@ class FilterServerProgram:
         return f"{self.config.filter_server_ip or local_address()}:{self.port}"
 
     async def start(self) -> None:
-        """Returns when the broker knows us."""
+        """Returns when the broker knows us and every filter has been loaded, or has said why it cannot be.
+
+        FilterFailed when none can: there would be nothing to serve.
+        """
         listener = bind(self.config.bind_address, self.config.listen_port)
         self.port = listener.getsockname()[1]
         try:
@@ -92,16 +97,37 @@ class FilterServerProgram:
         await self.server.listen(listener)
         self.server.start()
         self._keeper = asyncio.get_running_loop().create_task(self._keep_registered())
+        try:
+            await self._load()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _load(self) -> None:
+        """One after the other: each start takes much of a processor, and has a limit to its time."""
+        for name, process in self.filters.items():
+            try:
+                await process.load()
+            except FilterFailed as failure:  # the log has it; its pulls say it, and begin it again
+                self.not_loaded[name] = failure
+        if len(self.not_loaded) == len(self.filters):
+            raise next(iter(self.not_loaded.values()))
 
     async def _first_registered(self) -> str:
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + START_TIMEOUT_S
+        until_s, complained = loop.time() + START_TIMEOUT_S, False
         while True:
             try:
                 return await self._register()
-            except HotfireError:
+            except HotfireError as error:
                 if loop.time() >= until_s:
                     raise
+                if not complained:
+                    log.warning(
+                        "broker=%s not registered: %s; trying for %g s",
+                        self.config.connect_which_broker, error, START_TIMEOUT_S,
+                    )  # fmt: skip
+                complained = True
             await asyncio.sleep(AGAIN_S)
 
     async def _register(self) -> str:
@@ -141,9 +167,10 @@ class FilterServerProgram:
             raise
 
     async def close(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
             await self.heart.close()
             await self.server.close()
         for line in self._lines.values():

@@ -92,7 +92,7 @@ class FilterServer(CommandHeart):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for process in self._filters.values():
-            await process.end()
+            await process.close()
 
     def _register(self, command: Command, request: RegisterMessageFilterClass) -> Command:
         if request.class_name not in self._filters:

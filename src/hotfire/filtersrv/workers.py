@@ -1,8 +1,8 @@
-"""The process of one filter: started when it is first needed, asked one pull at a time, ended when it fails.
+"""The process of one filter: started with the server, asked one pull at a time, ended when it fails.
 
 Whatever a filter does, its own pulls fail with a reason and others' go on: who does not answer in time is
 killed; who dies is started anew for the next pull, but rests if it dies again and again; those that wait are
-bounded.
+bounded. Consumers are given the reason, and the log says it too, to the operator who can mend it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ RESTART_S, RESTART_S_MAX = 0.5, 30.0
 """Until a filter that ended twice in a row is started again, and twice that each time it ends once more: to
 start a process costs others a good part of a second of a processor."""
 END_S = 2.0
+TOLD_EVERY_S = 10.0
+"""Between two lines of the log about one filter: it may fail at every pull."""
+TOLD_CHARACTERS_MAX = 300
 
 
 class FilterFailed(HotfireError):
@@ -59,7 +62,15 @@ class FilterProcess:
         """Times in a row that its process ended without a verdict."""
         self._rests_until_s = 0.0
         self._last_reason = ""
+        self._told_at_s = -TOLD_EVERY_S
+        self._untold = 0
+        self._is_closed = False
         self.starts = 0
+
+    async def load(self) -> None:
+        """Start the process before it is needed. FilterFailed says why it cannot be."""
+        async with self._turn:
+            await self._started()
 
     async def judge(self, records: bytes) -> bytes:
         """A byte for each record: 1 for those to deliver. FilterFailed, or FilterBusy, says why not."""
@@ -79,9 +90,8 @@ class FilterProcess:
             self._waiting -= 1
 
     async def _ask(self, records: bytes) -> bytes:
-        self._check_rested()
+        process = await self._started()
         try:
-            process = await self._running()
             try:
                 async with asyncio.timeout(self._timeout_s):
                     answer = await self._exchange(process, records)
@@ -91,8 +101,7 @@ class FilterProcess:
                     "messages (filterTimeoutMillis), and was ended"
                 ) from None
         except BaseException as error:  # what it says next is nobody's answer
-            self._rest(str(error))
-            await self.end()
+            await self._failed(str(error))
             raise
         if answer[:1] != ENDING:
             self._ended_count = 0
@@ -100,9 +109,35 @@ class FilterProcess:
             return answer[1:]
         reason = f"filter {self.name} failed: {answer[1:].decode('utf-8', 'replace')}"
         if answer[:1] == ENDING:
-            self._rest(reason)
-            await self.end()
+            await self._failed(reason)
+        else:
+            self._tell(reason)
         raise FilterFailed(reason)
+
+    async def _started(self) -> Process:
+        self._check_rested()
+        try:
+            return await self._running()
+        except BaseException as error:
+            await self._failed(str(error))
+            raise
+
+    async def _failed(self, reason: str) -> None:
+        """It ended, or is to."""
+        self._rest(reason)
+        self._tell(reason)
+        await self.end()
+
+    def _tell(self, reason: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._is_closed or not reason:  # the end was ours
+            return
+        if now_s - self._told_at_s < TOLD_EVERY_S:
+            self._untold += 1
+            return
+        told = "".join(one if one.isprintable() else " " for one in reason[:TOLD_CHARACTERS_MAX])
+        log.warning("%s (others_since=%d)", told, self._untold)
+        self._told_at_s, self._untold = now_s, 0
 
     def _rest(self, reason: str) -> None:
         self._ended_count += 1
@@ -111,6 +146,8 @@ class FilterProcess:
         self._rests_until_s = asyncio.get_running_loop().time() + min(again_s, RESTART_S_MAX)
 
     def _check_rested(self) -> None:
+        if self._is_closed:
+            raise FilterFailed(f"filter {self.name} is being closed")
         left_s = self._rests_until_s - asyncio.get_running_loop().time()
         if left_s > 0:
             raise FilterFailed(
@@ -121,9 +158,12 @@ class FilterProcess:
     async def _running(self) -> Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=PIPE, stdout=PIPE, limit=FRAME_BYTES_MAX
-        )
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=PIPE, stdout=PIPE, limit=FRAME_BYTES_MAX
+            )
+        except OSError as error:
+            raise FilterFailed(f"filter {self.name} has no process: {error}") from None
         self.starts += 1
         log.info("filter=%s started pid=%d", self.name, process.pid)
         try:
@@ -161,6 +201,11 @@ class FilterProcess:
                 f"filter {self.name} ended by itself, exit code {code}: it may have met its memory limit "
                 "(filterMemoryMax); it is started anew"
             ) from None
+
+    async def close(self) -> None:
+        """End it for good."""
+        self._is_closed = True
+        await self.end()
 
     async def end(self) -> None:
         process, self._process = self._process, None

@@ -1,9 +1,9 @@
 """group and offset: how far a group is, and letting it go on elsewhere."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -23,6 +23,7 @@ from hotfire.testing.cluster import Cluster
 from tests.unit.cli.shell import Shell
 
 FIRST, OTHER = "broker-0:0", "broker-1:0"
+Seen = TypeVar("Seen")
 
 
 @pytest.fixture
@@ -148,22 +149,56 @@ def test_lag_says_that_it_counts_what_a_filter_lets_pass(terminal: Shell, billin
     group, topic = billing
     note = f"of {topic} it wants 'pay': what it does not want counts until its next commit"
 
-    async def scenario(tags: str) -> str:
-        is_ours = asyncio.Event()
+    def look() -> str:
+        return terminal.run("group", "lag", group)
 
-        def assigned(queues: Sequence[MessageQueue]) -> None:
-            consumer.pause(queues)  # it is there, and reads nothing
-            is_ours.set()
+    assert note in asyncio.run(beside_a_reader(terminal, group, topic, look, tags="pay")).splitlines()
+    assert "it wants" not in asyncio.run(beside_a_reader(terminal, group, topic, look))
+    assert "it wants" not in look()
 
-        consumer = PullConsumer(terminal.namesrv, group=group, auto_commit=False, on_assigned=assigned)
-        consumer.subscribe(topic, tags)
-        async with consumer:
-            await is_ours.wait()
-            return await asyncio.to_thread(terminal.run, "group", "lag", group)
 
-    assert note in asyncio.run(scenario("pay")).splitlines()
-    assert "it wants" not in asyncio.run(scenario("*"))
-    assert "it wants" not in terminal.run("group", "lag", group)
+def test_a_group_that_has_committed_nothing_is_not_called_up_to_date(
+    cluster: BlockingCluster, terminal: Shell
+) -> None:
+    """What its consumers subscribe to counts, on every broker; with nobody there it is not known: never 0."""
+    cluster.create_topic("unread", queues=1)
+    terminal.send("unread", *"abcd")
+    terminal.send("unread", "e", queue=OTHER)
+
+    def look() -> list[Any]:
+        printed = [terminal.run("group", action, "hung") for action in ("lag", "show")]
+        return [*(terminal.json("group", action, "hung") for action in ("lag", "show")), *printed]
+
+    lag, shown, *printed = asyncio.run(beside_a_reader(terminal, "hung", "unread", look))
+    rows = {row["queue"]: (row["committed"], row["lag"]) for row in lag["queues"]}
+    assert rows == {FIRST: (None, 4), OTHER: (None, 1)}
+    assert lag["lag"] == shown["lag"] == 5
+    assert shown["topics"] == [{"topic": "unread", "lag": 5}]
+    assert "committed -: nothing yet, and the lag counts from offset 0" in printed[0].splitlines()
+    assert "of unread some queues have no commit yet: their lag counts from offset 0" in printed[1]
+    assert all(text.splitlines()[-1].startswith("5 messages behind") for text in printed)
+    lag, shown, *printed = look()
+    assert (lag["lag"], lag["queues"], shown["lag"]) == (None, [], None)
+    unknown = "group hung has committed nothing yet: how far behind it is, is not known"
+    assert [text.splitlines()[-1] for text in printed] == [unknown, unknown]
+    assert "group hung has committed nothing; add --yes" in terminal.refused("group", "delete", "hung")
+
+
+async def beside_a_reader(
+    terminal: Shell, group: str, topic: str, look: Callable[[], Seen], *, tags: str = "*"
+) -> Seen:
+    """What is seen while a consumer of the group is there, which has the topic's queues and reads nothing."""
+    is_ours = asyncio.Event()
+
+    def assigned(queues: Sequence[MessageQueue]) -> None:
+        consumer.pause(queues)
+        is_ours.set()
+
+    consumer = PullConsumer(terminal.namesrv, group=group, auto_commit=False, on_assigned=assigned)
+    consumer.subscribe(topic, tags)
+    async with consumer:
+        await is_ours.wait()
+        return await asyncio.to_thread(look)
 
 
 @pytest.mark.promise(205)
@@ -207,7 +242,8 @@ def test_a_group_that_fails_is_named_with_its_errors_and_its_lag(capsys: pytest.
             told = await asyncio.to_thread(shell.json, "group", "failing")
             lines = await asyncio.to_thread(shell.run, "group", "failing")
             may_go_on.set()
-        return [told, lines, await asyncio.to_thread(shell.run, "group", "failing")]
+        gone = [await asyncio.to_thread(call, "group", "failing") for call in (shell.run, shell.json)]
+        return [told, lines, *gone]
 
     async def scenario() -> list[Any]:
         async with Cluster() as own:
@@ -215,7 +251,7 @@ def test_a_group_that_fails_is_named_with_its_errors_and_its_lag(capsys: pytest.
             assert (await asyncio.to_thread(shell.run, "group", "failing")) == "none of 0 groups fails\n"
             return await consume(own, shell)
 
-    (stuck, fails), lines, after = asyncio.run(scenario())
+    (stuck, fails), lines, after, (left,) = asyncio.run(scenario())
     assert (stuck["group"], stuck["lag"], stuck["failedIn"], stuck["deadLetters"]) == ("stuck", 5, "T", 0)
     assert (fails["group"], fails["lag"], fails["deadLetters"]) == ("fails", fails["waiting"], 1)
     assert min(stuck["failedInHour"], fails["failedInHour"]) >= 5
@@ -224,6 +260,8 @@ def test_a_group_that_fails_is_named_with_its_errors_and_its_lag(capsys: pytest.
     assert "%DLQ%GROUP" in lines
     assert "fails" in after, "nobody is there any more, and its dead letters are"
     assert "stuck" not in after
+    assert (left["group"], left["consumers"], left["failedInHour"]) == ("fails", 0, None)
+    assert "failedInHour: as connected consumers tell" in after
 
 
 def test_groups_are_listed_shown_and_deleted(terminal: Shell, billing: tuple[str, str]) -> None:

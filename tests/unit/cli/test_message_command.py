@@ -7,7 +7,10 @@ from hotfire.cli.message import _missing
 from hotfire.client.searching import Found
 from hotfire.sync import Consumer, Producer
 from hotfire.testing.blocking import BlockingCluster
+from hotfire.testing.ports import free_port
 from tests.unit.cli.shell import Shell
+
+IDS = ("messageId", "offsetMessageId")
 
 
 def test_a_message_is_shown_by_either_id(cluster: BlockingCluster, terminal: Shell) -> None:
@@ -78,13 +81,37 @@ def test_messages_are_found_and_what_is_left_is_told(cluster: BlockingCluster, t
 
 
 def test_a_trace_is_a_table(cluster: BlockingCluster, terminal: Shell) -> None:
+    """By the producer's id, or by that of the place, as `message find` shows it; nothing told is fine."""
     cluster.create_topic("traced", queues=1)
     with Producer(cluster.namesrv, group="tracing", trace=True) as producer:
         sent = producer.send(Message("traced", b"x"))
     assert "tracing" in terminal.run("message", "trace", sent.message_id)
     (entry,) = terminal.json("message", "trace", sent.message_id)
     assert (entry["kind"], entry["topic"], entry["is_success"]) == ("Pub", "traced", True)
-    assert "nothing was told of message 00" in terminal.refused("message", "trace", "00")
+    (line,) = terminal.run("message", "find", "traced", "--from", "1h").splitlines()
+    (place,) = (word for word in line.split() if len(word) == 32)
+    assert place != sent.message_id
+    assert "tracing" in terminal.run("message", "trace", place)
+    assert terminal.json("message", "trace", place) == [entry]
+    assert terminal.json("message", "trace", "00") == []
+    untold = terminal.json("send", "traced", "y")
+    for given, told_of in (("00", "00"), *((untold[name], untold["messageId"]) for name in IDS)):
+        code, out, err = terminal.call("message", "trace", given)
+        assert (code, out) == (0, "")
+        assert err.startswith(f"nothing was told of message {told_of}: ")
+        assert err.count("\n") == 1
+
+
+def test_a_place_whose_broker_is_not_there_is_no_fault_of_the_name_server(
+    cluster: BlockingCluster, terminal: Shell
+) -> None:
+    """The address came from the id: that is said, and how the message is found without it."""
+    cluster.create_topic("away", queues=1)
+    sent = terminal.json("send", "away", "x", "--queue", "broker-0:0")
+    nowhere = sent["offsetMessageId"][:8] + f"{free_port():08X}" + sent["offsetMessageId"][16:]
+    error = terminal.refused("message", "show", nowhere)
+    assert f"message id {nowhere} names this address" in error
+    assert "name server" not in error
 
 
 def test_a_consumer_tells_of_itself_and_handles_a_message_again(

@@ -74,15 +74,22 @@ def stored_ms(terminal: Shell, topic: str) -> int:
 
 
 def test_tail_as_a_group_commits_what_it_printed(cluster: BlockingCluster, terminal: Shell) -> None:
-    """With --group what it printed is committed, and the next goes on there."""
+    """With --group what it printed is committed, and the next goes on there: --from is for new groups."""
     cluster.create_topic("shared", queues=1)
     terminal.send("shared", "a", "b")
-    read = ["tail", "shared", "--group", "readers", "--from", "earliest", "--count", "2"]
-    assert [line.split()[-1] for line in terminal.run(*read).splitlines()] == ["a", "b"]
+    read = ["tail", "shared", "--group", "readers", "--from", "earliest", "--count"]
+    code, out, err = terminal.call(*read, "2")
+    assert (code, [line.split()[-1] for line in out.splitlines()], err) == (0, ["a", "b"], "")
     rows = terminal.json("offset", "show", "readers", "shared")["queues"]
     assert {row["queue"]: row["committed"] for row in rows}["broker-0:0"] == 2
     terminal.send("shared", "c")
-    assert terminal.run("tail", "shared", "--group", "readers", "--count", "1").split()[-1] == "c"
+    code, out, err = terminal.call("tail", "shared", "--group", "readers", "--count", "1")
+    assert (code, out.split()[-1], err) == (0, "c", "")
+    terminal.send("shared", "d")
+    code, out, err = terminal.call(*read, "1")
+    assert (code, out.split()[-1]) == (0, "d")
+    (line,) = err.splitlines()
+    assert "group readers goes on at its offsets; --from counts for a new group" in line
 
 
 def test_tail_by_a_condition(cluster: BlockingCluster, terminal: Shell) -> None:

@@ -180,8 +180,11 @@ def test_where_a_group_begins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise(174)
-def test_a_reset_at_the_broker_moves_a_running_group() -> None:
-    """By time, and one queue by hand: what lies there is read again, at once and in full."""
+def test_a_reset_at_the_broker_moves_a_running_group(caplog: pytest.LogCaptureFixture) -> None:
+    """By time, and one queue by hand: what lies there is read again, at once and in full.
+
+    The log has a line for each that changes anything.
+    """
 
     async def scenario(cluster: Cluster) -> None:
         await cluster.create_topic("T", queues=1)
@@ -202,6 +205,13 @@ def test_a_reset_at_the_broker_moves_a_running_group() -> None:
             assert seen.bodies[15:] == [b"9"]
             await turn(cluster, 10)
             assert committed(cluster, "T", "g") == 10
+            assert caplog.text.count("was set from outside") == 2
+            await ask(cluster, ResetOffset(topic="T", group="g", timestamp=0, queue_id=0, offset=10))
+            await turn(cluster, 5)
+            assert caplog.text.count("was set from outside") == 2
+            await send(cluster, "T", numbered(1, first=10))
+            await seen.count(17)
+            assert seen.bodies[16:] == [b"10"]
 
     run(scenario)
 

@@ -356,6 +356,38 @@ def test_a_group_is_moved_from_outside(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_group_that_is_sent_to_where_it_is_goes_on_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reset that changes nothing is no line of the log; one that does is."""
+
+    async def scenario() -> None:
+        async with asyncio.timeout(40), name_server() as names, broker(tmp_path, names) as program:
+            address = f"127.0.0.1:{names.port}"
+            queue = await one_queue(address, 5)
+            async with PullConsumer(address, group="g", consume_from=FIRST) as consumer:
+                consumer.subscribe("T")
+                assert len(await poll_all(consumer, 5)) == 5
+
+                async def reset(offset: int) -> None:
+                    await consumer.commit()
+                    request = ResetOffset(
+                        topic="T", group="g", timestamp=0, queue_id=queue.queue_id, offset=offset
+                    )
+                    await admin(program.advertised, request)
+                    await until(lambda: not program.broker.offsets.has_resets("T", "g"))
+
+                await reset(5)
+                await one_queue(address, 1)
+                assert [one.queue_offset for one in await poll_all(consumer, 1)] == [5]
+                assert "going on at" not in caplog.text
+                await reset(4)
+                assert [one.queue_offset for one in await poll_all(consumer, 2)] == [4, 5]
+                assert "offset 6 is not there, or the group was moved: going on at 4" in caplog.text
+
+    asyncio.run(scenario())
+
+
 # --- moving --------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Consumers whose messages an installed function chooses; a bad function harms its own pulls alone."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from hotfire.errors import ConfigError
 from hotfire.filtersrv import server, workers
 from hotfire.filtersrv.config import FilterServerConfig, installed, named
 from hotfire.filtersrv.program import FilterServerProgram
+from hotfire.filtersrv.workers import FilterFailed
 from hotfire.net.peer import Peer
 from hotfire.protocol.command import Command
 from hotfire.protocol.record import iter_records
@@ -21,8 +23,11 @@ from hotfire.testing import Cluster
 from tests.unit.client.consuming import run, until
 
 HERE = "tests.unit.filtersrv.installed"
-FILTERS = ",".join(f"{name}={HERE}:{name}" for name in ("red", "slow", "raises", "hangs", "eats", "dies"))
 COLOURS = ("red", "green", "red", "blue")
+
+
+def places(*names: str) -> str:
+    return ",".join(f"{name}={HERE}:{name}" for name in names)
 
 
 @asynccontextmanager
@@ -32,7 +37,7 @@ async def filtering(cluster: Cluster, **settings: Any) -> AsyncIterator[FilterSe
             bind_address="127.0.0.1",
             filter_server_ip="127.0.0.1",
             connect_which_broker=cluster.brokers[0].address,
-            **{"filters": FILTERS, **settings},
+            **{"filters": places("red"), **settings},
         )
     )
     await program.start()
@@ -146,15 +151,19 @@ def test_java_names_its_filter_first_and_its_source_is_dropped() -> None:
     ],
 )
 def test_a_bad_filter_fails_its_own_pull_with_a_reason(
-    name: str, why: str, monkeypatch: pytest.MonkeyPatch
+    name: str, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another filter's pulls are served meanwhile, by the same process as before; the bad one starts anew."""
+    """Another filter's pulls are served meanwhile, by the same process as before; the bad one starts anew.
+
+    The operator finds the reason in the log, once and not at every pull.
+    """
     monkeypatch.setattr(workers, "RESTART_S", workers.RESTART_S_MAX)
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster, [b"x", b"y"])
         settings = {"filter_timeout_millis": 500 if name == "hangs" else 20_000}
-        async with filtering(cluster, **settings) as program:
+        filters = places("red") if name == "missing" else places("red", name)
+        async with filtering(cluster, filters=filters, **settings) as program:
             peer = await Peer.connect(f"127.0.0.1:{program.port}")
             assert bodies(await peer.invoke(pull("red"), 30.0)) == [b"x"]
             for _ in range(2):
@@ -176,6 +185,8 @@ def test_a_bad_filter_fails_its_own_pull_with_a_reason(
             await peer.close()
 
     run(scenario)
+    warned = [one.message for one in caplog.records if one.levelno >= logging.WARNING and name in one.message]
+    assert [text[: len(why)] for text in warned] == ([] if name == "missing" else [why])
 
 
 def test_a_consumer_that_goes_leaves_the_filter_to_others() -> None:
@@ -183,7 +194,7 @@ def test_a_consumer_that_goes_leaves_the_filter_to_others() -> None:
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster, [b"x"])
-        async with filtering(cluster, filter_timeout_millis=20_000) as program:
+        async with filtering(cluster, filters=places("slow"), filter_timeout_millis=20_000) as program:
             going, staying = [await Peer.connect(f"127.0.0.1:{program.port}") for _ in range(2)]
             await staying.invoke(pull("slow"), 30.0)
             gone = asyncio.create_task(going.invoke(pull("slow"), 30.0))
@@ -205,7 +216,10 @@ def test_a_pull_the_broker_does_not_answer_costs_its_own_filter_the_line(
 
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster, [b"first"])
-        async with filtering(cluster) as program, Producer(cluster.namesrv) as producer:
+        async with (
+            filtering(cluster, filters=places("red", "slow")) as program,
+            Producer(cluster.namesrv) as producer,
+        ):
             peer = await Peer.connect(f"127.0.0.1:{program.port}")
             assert bodies(await peer.invoke(pull("red"), 30.0)) == [b"first"]
             waiting = asyncio.create_task(peer.invoke(pull("red", offset=1, hold_ms=20_000), 40.0))
@@ -257,15 +271,66 @@ def test_filters_are_named_by_the_operator() -> None:
         installed(FilterServerConfig())
 
 
-def test_a_filter_that_cannot_be_loaded_says_why() -> None:
+def test_a_filter_that_cannot_be_loaded_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    """Before the server is ready it is known, and in the log; its pulls say it too, others' are served."""
+
     async def scenario(cluster: Cluster) -> None:
         await filled(cluster, [b"x"])
-        filters = f"absent={HERE}:absent,text={HERE}:not_a_function"
+        filters = f"{places('red', 'absent')},text={HERE}:not_a_function,gone=no.such.module:f"
         async with filtering(cluster, filters=filters) as program:
+            assert (program.filters["red"].starts, sorted(program.not_loaded)) == (
+                1,
+                ["absent", "gone", "text"],
+            )
             peer = await Peer.connect(f"127.0.0.1:{program.port}")
-            for name, why in (("absent", "AttributeError"), ("text", "TypeError")):
+            for name, why in (
+                ("absent", "AttributeError"),
+                ("text", "TypeError"),
+                ("gone", "ModuleNotFoundError"),
+            ):
+                told = f"filter {name} could not be loaded: {why}"
+                assert told in caplog.text
                 reply = await peer.invoke(pull(name), 30.0)
-                assert f"filter {name} could not be loaded: {why}" in (reply.remark or "")
+                assert told in (reply.remark or "")
+            assert bodies(await peer.invoke(pull("red"), 30.0)) == [b"x"]
             await peer.close()
 
     run(scenario)
+
+
+def test_a_server_none_of_whose_filters_can_be_loaded_does_not_start() -> None:
+    """It would have nothing to serve; the broker does not keep it among its filter servers."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster, [b"x"])
+        with pytest.raises(
+            FilterFailed, match=r"filter absent could not be loaded: AttributeError: .*absent"
+        ):
+            async with filtering(cluster, filters=places("absent")):
+                pass
+        broker = cluster.brokers[0].program
+        assert broker is not None
+        servers = broker.broker.clients.filter_servers
+        await until(lambda: servers.addresses() == ())
+
+    run(scenario)
+
+
+def test_a_server_that_ends_is_no_fault_of_its_filters(caplog: pytest.LogCaptureFixture) -> None:
+    """A pull under way is cut off: no warning, and no process begun for it anew."""
+
+    async def scenario(cluster: Cluster) -> None:
+        await filled(cluster, [b"x"])
+        async with filtering(cluster, filters=places("hangs"), filter_timeout_millis=20_000) as program:
+            peer = await Peer.connect(f"127.0.0.1:{program.port}")
+            asked = [asyncio.create_task(peer.invoke(pull("hangs"), 30.0)) for _ in range(2)]
+            await until(lambda: program.filters["hangs"]._waiting == 2)
+        await until(lambda: program.filters["hangs"]._waiting == 0)
+        assert program.filters["hangs"].starts == 1
+        peer.abort()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+    run(scenario)
+    assert [
+        one.message for one in caplog.records if one.name == "hotfire.filtersrv" and one.levelno > 20
+    ] == []

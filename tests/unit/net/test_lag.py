@@ -102,12 +102,29 @@ def test_a_call_that_only_waited_is_told_when_it_was_very_long(
 def test_a_loop_that_is_held_all_the_time_does_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line a second, with the number of those it stands for."""
+    """One line a minute, with the number of those it stands for and the worst; all are counted."""
     monkeypatch.setattr(lag, "thread_time", lambda: 7.0)
     meter = LagMeter()
     with caplog.at_level(logging.INFO, "hotfire.net"):
         for number in range(100):
-            meter.note("receive", 310, number * 0.02, number * 0.02 + 0.01)
+            held_s = 0.05 if number == 3 else 0.01
+            meter.note("receive", 310, number * 1.5, number * 1.5 + held_s)
     assert meter.held_count == 100
-    assert 2 <= len(caplog.records) <= 1 + 2 / lag.TOLD_EVERY_S
-    assert "others_since=49" in caplog.text
+    assert len(caplog.records) == 3, caplog.text
+    assert "others_since=39 worst_ms=50.0" in caplog.records[1].message
+    assert "others_since=39 worst_ms=10.0" in caplog.records[2].message
+
+
+def test_what_clients_feel_is_told_every_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line of little weight keeps no warning from the log, and a warning stands for those before it."""
+    monkeypatch.setattr(lag, "thread_time", lambda: 7.0)
+    meter = LagMeter()
+    with caplog.at_level(logging.INFO, "hotfire.net"):
+        meter.note("receive", 310, 100.0, 100.01)
+        for number in range(20):
+            meter.note("receive", 310, 100.1 + number * 0.2, 100.1 + number * 0.2 + 2 * lag.WAITED_S_MAX)
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.INFO, *[logging.WARNING] * 4]
+    assert "others_since=4 worst_ms=200.0" in caplog.records[2].message

@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--count", metavar="N", type=positive, default=COUNT, help="at most so many (%(default)s)"
     )
     trace = actions.add_parser("trace", help="what producers and consumers told of a message")
-    trace.add_argument("id", metavar="ID", help="the producer's id of the message")
+    trace.add_argument(
+        "id", metavar="ID", help="the producer's id of the message, or the id `message find` shows"
+    )
     trace.add_argument("--topic", metavar="TOPIC", help="where traces are written (RMQ_SYS_TRACE_TOPIC)")
     for action in (show, consume, find, trace):
         add_namesrv(action)

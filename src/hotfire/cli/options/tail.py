@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from hotfire.cli.options import add_json, add_namesrv, add_tls, positive
-from hotfire.places import TIME_HELP, Place, start_place
+from hotfire.places import TIME_HELP, start_place
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_namesrv(parser)
     add_tls(parser)
     parser.add_argument(
-        "--from", dest="start", metavar="PLACE", type=start_place, default=Place("latest"),
+        "--from", dest="start", metavar="PLACE", type=start_place,
         help=f"earliest, latest (unless told otherwise), a time, or an offset in every queue; {TIME_HELP}",
     )  # fmt: skip
     parser.add_argument("--tags", metavar="EXPRESSION", default="*", help="only these tags: 'a || b'")
@@ -30,6 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--group", metavar="GROUP", default="none",
         help="read as a consumer of this group: its share of the queues, and what was printed is committed; "
-        "none (the default) disturbs no consumer",
+        "--from counts for a new group; none (the default) disturbs no consumer",
     )  # fmt: skip
     add_json(parser, "one JSON object per message")
