@@ -51,6 +51,20 @@ class Queue:
         limits: PullLimits,
         /,
     ) -> tuple[bytes, int, int, int] | None: ...
+    def sift(
+        self,
+        journal: Journal,
+        lowest: int,
+        topic: bytes,
+        queue_id: int,
+        program: bytes,
+        from_: int,
+        stop: int,
+        count_max: int,
+        bytes_max: int,
+        cost_max: int,
+        /,
+    ) -> tuple[bytes, list[Piece], int, int, int, bool]: ...
 
 def sync_map(mapped: Any, start: int, size: int, /) -> None: ...
 

@@ -144,6 +144,7 @@ def test_what_is_on_the_disk_is_read_beside_the_loop_and_filtered(
     heart = make()
     send(heart, *({"a": str(number % 10)} for number in range(300)))
     monkeypatch.setattr(Reading, "_at_hand", lambda self, pieces: None)
+    monkeypatch.setattr(Reading, "_sift_at_once", lambda self, *asked: False)
     offset, got = 0, list[bytes]()
     while offset < 300:
         reply = pull(heart, "a = 3", offset, max_msg_nums=7)
