@@ -54,7 +54,6 @@ class Queue:
     def sift(
         self,
         journal: Journal,
-        lowest: int,
         topic: bytes,
         queue_id: int,
         program: bytes,
@@ -175,12 +174,14 @@ class Lane:
     def sends(self) -> int: ...
     @property
     def pulls(self) -> int: ...
+    @property
+    def evaluated(self) -> int: ...
     def __init__(
         self,
         *,
         journal: Journal,
         topics: dict[bytes, tuple[tuple[Queue, ...], tuple[Queue, ...], int]],
-        grants: dict[bytes, tuple[int, tuple[int, ...] | None, int, Any]],
+        grants: dict[bytes, tuple[int, tuple[int, ...] | bytes | None, int, Any]],
         store_host: bytes,
         id_prefix: str,
         suffix: bytes,
@@ -193,6 +194,7 @@ class Lane:
         batch_max: int,
         memory_window: int,
         pull_limits: PullLimits,
+        cost_max: int,
         halves: Halves,
     ) -> None: ...
     def serve(

@@ -294,18 +294,18 @@ static PyObject *sound_of(hf_journal *j, hf_piece *kept, hf_sifted *s, hf_slice 
     return _PyBytes_Resize(&data, (Py_ssize_t)s->bytes) ? NULL : data;
 }
 
-/* sift(journal, lowest, topic, queue_id, program, from, stop, count_max, bytes_max, cost_max) ->
+/* sift(journal, topic, queue_id, program, from, stop, count_max, bytes_max, cost_max) ->
    (records, pieces, next, looked, cost, is_done): those the condition is TRUE of, sound. Not done: what lies at `next` is cold, harmed
    or not there, and whoever asked goes on by himself. The same as select, fetch, sift_records and sound_records in turns. */
 static PyObject *queue_sift(hf_queue *q, PyObject *args) {
     hf_journal *journal;
-    long long lowest, from, stop, bytes_max, cost_max;
+    long long from, stop, bytes_max, cost_max;
     Py_buffer topic, program;
     int queue_id, count_max;
-    if (!PyArg_ParseTuple(args, "O!Ly*iy*LLiLL", &hf_journal_type, &journal, &lowest, &topic, &queue_id, &program, &from, &stop, &count_max,
+    if (!PyArg_ParseTuple(args, "O!y*iy*LLiLL", &hf_journal_type, &journal, &topic, &queue_id, &program, &from, &stop, &count_max,
                           &bytes_max, &cost_max)) return NULL;
     if (count_max > HF_PIECES_MAX) count_max = HF_PIECES_MAX;
-    hf_sought sought = {{program.buf, (uint32_t)program.len}, lowest, bytes_max, cost_max, count_max};
+    hf_sought sought = {{program.buf, (uint32_t)program.len}, bytes_max, cost_max, count_max};
     hf_sifted s;
     PyObject *data = NULL, *list = NULL;
     hf_piece *kept = PyMem_Malloc((size_t)(count_max > 0 ? count_max : 1) * sizeof *kept);

@@ -87,9 +87,6 @@ PyObject *hf_sift_records(PyObject *module, PyObject *args) {
 }
 
 /* ---- records of a queue ---- */
-static int lies_in_log(const hf_journal *j, int64_t lowest, const hf_piece *piece) {
-    return piece->physical >= lowest && piece->physical <= j->written - piece->size;
-}
 
 enum { GOES_ON, FULL, STUCK };
 
@@ -106,14 +103,14 @@ static int look_at(sieve *v, const uint8_t *first, const hf_piece *pieces, int c
     return GOES_ON;
 }
 
-/* The pieces that lie in the log, in one stretch of it after the other. */
-static int look_through(sieve *v, hf_journal *j, int64_t lowest, const hf_piece *pieces, int count, hf_piece *kept, int *looked) {
+/* The pieces that lie in the log as far as it is written, in one stretch of it after the other. */
+static int look_through(sieve *v, hf_journal *j, const hf_piece *pieces, int count, hf_piece *kept, int *looked) {
     int sane = 0, state = GOES_ON, done;
-    while (sane < count && lies_in_log(j, lowest, &pieces[sane])) sane++;
+    while (sane < count && pieces[sane].physical >= 0 && pieces[sane].physical <= j->written - pieces[sane].size) sane++;
     for (*looked = 0; state == GOES_ON && *looked < sane; *looked += done) {
         const uint8_t *first;
         int near = hf_journal_look(j, pieces + *looked, sane - *looked, &first);
-        if (near <= 0) return STUCK; /* cold, or nobody knows */
+        if (near <= 0) return STUCK; /* cold, not in the log any more, or nobody knows */
         state = look_at(v, first, pieces + *looked, near, kept, &done);
     }
     return state == GOES_ON && sane < count ? STUCK : state;
@@ -131,7 +128,7 @@ void hf_queue_sift(hf_queue *q, hf_journal *j, const hf_sought *sought, int64_t 
     while (state == GOES_ON && out->next < stop) {
         each.scan_max = stop - out->next < AT_ONCE ? (int32_t)(stop - out->next) : AT_ONCE;
         hf_queue_select(q, out->next, &each, NULL, -1, pieces, &s);
-        state = look_through(&v, j, sought->lowest, pieces, s.count, kept, &looked);
+        state = look_through(&v, j, pieces, s.count, kept, &looked);
         out->looked += looked;
         out->next = looked < s.count ? pieces[looked].index : s.next;
         if (state == GOES_ON && s.missing) state = STUCK;

@@ -171,7 +171,7 @@ int hf_journal_look(hf_journal *j, const hf_piece *pieces, int count, const uint
 void hf_segment_unmap(hf_segment *s);
 
 /* ---- by a condition ---- */
-typedef struct { hf_slice program; int64_t lowest, bytes_max, cost_max; int32_t count_max; } hf_sought; /* lowest: where the log begins */
+typedef struct { hf_slice program; int64_t bytes_max, cost_max; int32_t count_max; } hf_sought;
 typedef struct { int count, is_done; int64_t next, bytes, looked, cost; } hf_sifted; /* not done: stuck at `next`, which the plain road has to look at */
 /* Entries [from, stop) whose records the condition is TRUE of, as many as there is room for: `kept` holds count_max */
 void hf_queue_sift(hf_queue *q, hf_journal *j, const hf_sought *sought, int64_t from, int64_t stop, hf_piece *kept, hf_sifted *out);
@@ -222,8 +222,9 @@ typedef struct {
     PyObject *ready;                    /* bytes being filled; NULL while there are none */
     size_t scratch_room, waiting_size, waiting_room, half_room, ready_size;
     size_t fetched;                     /* bytes of halves read in this call */
+    int64_t cost, cost_max;             /* of conditions run in this call, and of one pull at most */
     PyObject *cached_name, *cached_topic;
-    long long sends, pulls;
+    long long sends, pulls, evaluated;
 } hf_lane;
 void hf_lane_begin(hf_lane *l);
 /* Serves whole frames; why it stopped, or -1 with an exception. Replies are left in `waiting` and `ready`, behind what is there */

@@ -270,8 +270,8 @@ class Reading:
         queue, room, begun = consume_queue.entries, found.room, found.next_offset
         topic, queue_id = queue.key
         data, pieces, following, looked, cost, is_done = queue.sift(
-            self._log.journal, self._log.min_offset, topic.encode(), queue_id, sieve.program,
-            begun, stop, room.count, room.size, room.cost,
+            self._log.journal, topic.encode(), queue_id, sieve.program, begun, stop,
+            room.count, room.size, room.cost,
         )  # fmt: skip
         if following == begun:
             return False

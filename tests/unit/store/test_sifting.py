@@ -14,6 +14,7 @@ from hotfire.store.reading import Reading
 from hotfire.store.sifting import CANDIDATES_MAX, Piece, Sieve, likely
 from tests.unit.store.driven import Driven, message
 
+pytestmark = pytest.mark.core
 COUNT, SHARE = 2000, 10
 TENTH = Sieve(compile_condition("a = '1'"))
 
@@ -55,13 +56,12 @@ def test_little_is_copied_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 # --- all in one call ---
 
-needs_core = pytest.mark.skipif(not core.COMPILED, reason="the compiled road is what is looked at")
-
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Driven]:
     """Three queues whose records lie between each other, in segments and queue files that end often."""
     rng = random.Random(92)
+    assert core.COMPILED, core.WHY_PLAIN
     with Driven(tmp_path, segment_bytes=1 << 14) as driven:
         for number in range(900):
             named = {"a": str(rng.randrange(3)), "b": "x" * rng.randrange(60)}
@@ -89,7 +89,6 @@ def one_by_one(
         return outcomes(driven, asked)
 
 
-@needs_core
 def test_one_call_gives_what_record_by_record_gives(small: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages, where to go on, and how many were looked at: whatever the limits, wherever files end."""
     rng = random.Random(7)
@@ -111,7 +110,6 @@ def test_one_call_gives_what_record_by_record_gives(small: Driven, monkeypatch: 
     assert len({str(one) for one in told[0]}) > 100
 
 
-@needs_core
 def test_the_compiled_road_is_the_one_that_is_taken(small: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pull within files that are open and in memory makes no list of candidates."""
     small.pull("t", 1, 0, sieve=TENTH)
@@ -124,7 +122,6 @@ def test_the_compiled_road_is_the_one_that_is_taken(small: Driven, monkeypatch: 
         small.store.read("t", 1, at, count_max=1, bytes_max=1 << 20, sieve=Sieve(compile_condition("TRUE")))
 
 
-@needs_core
 @pytest.mark.parametrize("condition", ["a IS NOT NULL", "a = '1'", "a = 'no'"])
 def test_what_is_harmed_is_the_same_by_either_road(
     small: Driven, monkeypatch: pytest.MonkeyPatch, condition: str
@@ -163,7 +160,6 @@ def all_of(driven: Driven, sieve: Sieve) -> list[Record]:
     return got
 
 
-@needs_core
 def test_what_is_not_in_memory_is_read_beside_the_loop(tmp_path: Path) -> None:
     """A log whose pages the kernel has given back: the same messages, and none of them read by the loop."""
     with Driven(tmp_path, segment_bytes=1 << 22, queue_file_bytes=20 << 12) as driven:
