@@ -48,6 +48,7 @@ def delete_topics(broker: Broker, names: list[str], now_ms: int) -> None:
         broker.topics.remove(names, now_ms)
         broker.modes.forget_topics(names)
     finally:
+        broker.fast.revoke_all()  # conditions go with their topic
         for name in names:
             broker.fast.topic_removed(name)
             if (topic := broker.topics.get(name)) is not None:

@@ -17,10 +17,11 @@ from hotfire.protocol.codes import VERSION
 from hotfire.protocol.command import FRAME_BYTES_MAX
 from hotfire.protocol.record import BLANK_BYTES, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN, Host
 from hotfire.store.reading import PULL_LIMITS
+from hotfire.store.sifting import COST_MAX
 from hotfire.store.store import Store
 
 GRANTS_MAX = 65_536
-GRANT_CODES_MAX, GRANT_EXPRESSION_CHARACTERS_MAX = 64, 1024
+GRANT_CODES_MAX, GRANT_EXPRESSION_CHARACTERS_MAX, GRANT_PROGRAM_BYTES_MAX = 64, 1024, 4096
 """Larger filters stay with the handler: a table of them would pin memory for whoever names them once."""
 ADDRESSES_BYTES_MAX = 24
 """What two IPv6 hosts take more than two IPv4 ones."""
@@ -50,7 +51,7 @@ class FastLane:
         self._config = config
         self._store = store
         self._topics: dict[bytes, tuple[tuple[core.Queue, ...], tuple[core.Queue, ...], int]] = {}
-        self._grants: dict[bytes, tuple[int, tuple[int, ...] | None, int, Token]] = {}
+        self._grants: dict[bytes, tuple[int, tuple[int, ...] | bytes | None, int, Token]] = {}
         self._keys_of_group: dict[str, set[bytes]] = {}
         self.lane: core.Lane | None = None
         # It asks for a new segment until its record fits: give it only records that fit an empty one.
@@ -72,6 +73,7 @@ class FastLane:
                 batch_max=min(config.mapped_file_size_commit_log - BLANK_BYTES, BATCH_BYTES_MAX),
                 memory_window=store.memory_window,
                 pull_limits=PULL_LIMITS,
+                cost_max=COST_MAX,
                 halves=halves,
             )
             self.lane.takes_halves = not config.reject_transaction_message
@@ -121,6 +123,7 @@ class FastLane:
         expression: str | None,
         version: int,
         codes: tuple[int, ...] | None,
+        program: bytes | None = None,
         group_flag: int,
     ) -> None:
         """`expression` is the header's own; None when the heartbeat's subscription of `version` counts."""
@@ -128,12 +131,14 @@ class FastLane:
             return
         if len(codes or ()) > GRANT_CODES_MAX or len(expression or "") > GRANT_EXPRESSION_CHARACTERS_MAX:
             return
+        if len(program or b"") > GRANT_PROGRAM_BYTES_MAX:
+            return
         if len(self._grants) >= GRANTS_MAX:
             self.revoke_all()
         parts = [group, topic] if expression is None else [group, topic, expression]
         key = b"\0".join(part.encode() for part in parts)
         ordered = None if codes is None else tuple(sorted(codes))
-        self._grants[key] = (version, ordered, group_flag, (topic, group))
+        self._grants[key] = (version, ordered if program is None else program, group_flag, (topic, group))
         self._keys_of_group.setdefault(group, set()).add(key)
 
     def revoke(self, group: str) -> None:

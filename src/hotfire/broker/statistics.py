@@ -148,6 +148,9 @@ class Statistics:
 
     def delivered(self, token: tuple[str, str], messages: int, size: int) -> None:
         """One pull's messages to (topic, group); `settle` says when. Called for each, so it does little."""
+        if not messages:
+            self.missed += 1
+            return
         fresh = self._fresh.get(token)
         if fresh is None:
             fresh = self._fresh[token] = [0, 0, 0]

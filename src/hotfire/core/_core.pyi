@@ -51,6 +51,19 @@ class Queue:
         limits: PullLimits,
         /,
     ) -> tuple[bytes, int, int, int] | None: ...
+    def sift(
+        self,
+        journal: Journal,
+        topic: bytes,
+        queue_id: int,
+        program: bytes,
+        from_: int,
+        stop: int,
+        count_max: int,
+        bytes_max: int,
+        cost_max: int,
+        /,
+    ) -> tuple[bytes, list[Piece], int, int, int, bool]: ...
 
 def sync_map(mapped: Any, start: int, size: int, /) -> None: ...
 
@@ -161,12 +174,14 @@ class Lane:
     def sends(self) -> int: ...
     @property
     def pulls(self) -> int: ...
+    @property
+    def evaluated(self) -> int: ...
     def __init__(
         self,
         *,
         journal: Journal,
         topics: dict[bytes, tuple[tuple[Queue, ...], tuple[Queue, ...], int]],
-        grants: dict[bytes, tuple[int, tuple[int, ...] | None, int, Any]],
+        grants: dict[bytes, tuple[int, tuple[int, ...] | bytes | None, int, Any]],
         store_host: bytes,
         id_prefix: str,
         suffix: bytes,
@@ -179,6 +194,7 @@ class Lane:
         batch_max: int,
         memory_window: int,
         pull_limits: PullLimits,
+        cost_max: int,
         halves: Halves,
     ) -> None: ...
     def serve(

@@ -1,7 +1,8 @@
 /* The fast lane: one call takes the leading run of ordinary sends and pulls out of a read buffer.
    It is the journey of broker/handlers/send.py and pull.py, compiled. Policy stays in Python, which fills two tables:
      topics  name -> (write queues, read queues, topic sys flag)
-     grants  group 0 topic [0 expression] -> (sub version or -1, sorted tag hashes or None, group sys flag, token)
+     grants  group 0 topic [0 expression] -> (sub version or -1, sorted tag hashes, a condition's program or None,
+             group sys flag, token)
    The first frame that is not plainly ordinary is left to the handler; both answer byte for byte alike. */
 #include "lane.h"
 #include <errno.h>
@@ -21,6 +22,7 @@
 #define REPLY_BYTES_MAX (64 << 20) /* more than any pull may have; an entry that says so is harmed */
 #define READY_MUCH (512u << 10) /* replies to pulls made in one call, beyond which others have their turn */
 #define FETCHED_MUCH (4u << 20) /* likewise, bytes of halves read */
+#define COST_MUCH (1 << 20)     /* likewise, of conditions: about a millisecond at most, and one pull more */
 
 int hf_lane_room(uint8_t **buffer, size_t *room, size_t size) {
     if (size <= *room) return 1;
@@ -297,7 +299,7 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
 typedef struct {
     hf_slice group, topic, expression;
     int64_t queue_id, offset, count, sys_flag, commit, version, bytes;
-    int has_expression;
+    int has_expression, by_condition;
 } pull_fields;
 
 static int read_pull(hf_frame *f, pull_fields *out) {
@@ -326,7 +328,7 @@ static int read_pull(hf_frame *f, pull_fields *out) {
             case 8: ok = hf_parse_int(v.p, v.size, INT64_MIN, INT64_MAX, &out->version); break;
             default:
                 if (hf_slice_is(k, "subscription")) { out->expression = v; out->has_expression = 1; }
-                else if (hf_slice_is(k, "expressionType")) ok = hf_slice_is(v, "TAG");
+                else if (hf_slice_is(k, "expressionType")) ok = (out->by_condition = hf_slice_is(v, "SQL92")) || hf_slice_is(v, "TAG");
                 else if (hf_slice_is(k, "maxMsgBytes")) ok = hf_parse_int(v.p, v.size, 1, INT32_MAX, &out->bytes);
                 else ok = hf_slice_is(k, "bname");
         }
@@ -338,7 +340,7 @@ static int read_pull(hf_frame *f, pull_fields *out) {
 /* The grant for this pull, borrowed; NULL when the handler has to look. */
 static PyObject *find_grant(hf_lane *l, const pull_fields *q) {
     int by_header = (q->sys_flag & PULL_SUBSCRIPTION) != 0;
-    if (by_header && !q->has_expression) return NULL;
+    if (by_header && (!q->has_expression || q->by_condition)) return NULL;
     if (q->group.size && memchr(q->group.p, 0, q->group.size)) return NULL; /* it would read as another key */
     size_t size = q->group.size + 1 + q->topic.size + (by_header ? 1 + q->expression.size : 0);
     PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
@@ -358,6 +360,39 @@ static PyObject *find_grant(hf_lane *l, const pull_fields *q) {
     return grant;
 }
 
+enum { PIECES_MAX = 64 };
+
+/* 0 when the handler has to look. */
+static int choose_by_tags(hf_lane *l, PyObject *wanted, hf_queue *queue, const pull_fields *q, hf_piece *pieces, hf_selection *chosen) {
+    int32_t codes[CODES_MAX];
+    int codes_count = -1;
+    if (wanted != Py_None) {
+        if (!PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) > CODES_MAX) return 0;
+        codes_count = (int)PyTuple_GET_SIZE(wanted);
+        for (int i = 0; i < codes_count; i++) codes[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(wanted, i));
+    }
+    hf_limits limits = l->limits;
+    limits.count_max = (int32_t)q->count;
+    limits.bytes_max = INT32_MAX;
+    limits.memory_from = l->journal->written - l->memory_window;
+    hf_queue_select(queue, q->offset, &limits, codes, codes_count, pieces, chosen);
+    return !chosen->missing && chosen->count;
+}
+
+/* Likewise. Unlike tags, which are all in the entries, what it took to find nothing is not to be spent twice: that is an answer. */
+static int choose_by_condition(hf_lane *l, PyObject *code, hf_queue *queue, const pull_fields *q, hf_piece *pieces, hf_selection *chosen) {
+    int64_t stop = queue->max - q->offset > l->limits.scan_max ? q->offset + l->limits.scan_max : queue->max;
+    hf_sought sought = {
+        .program = {(const uint8_t *)PyBytes_AS_STRING(code), (uint32_t)PyBytes_GET_SIZE(code)}, .bytes_max = l->limits.memory_bytes_max,
+        .count_max = q->count < l->limits.memory_count_max ? (int32_t)q->count : l->limits.memory_count_max, .cost_max = l->cost_max};
+    hf_sifted found;
+    hf_queue_sift(queue, l->journal, &sought, q->offset, stop, pieces, &found);
+    l->cost += found.cost;
+    l->evaluated += found.looked;
+    *chosen = (hf_selection){found.count, found.next, found.bytes, 0};
+    return found.is_done;
+}
+
 static int serve_pull(hf_lane *l, hf_frame *f, PyObject *pulls) {
     pull_fields q;
     if (f->flag != 0 || f->body.size || !read_pull(f, &q)) return NEXT_HANDLER;
@@ -367,29 +402,19 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *pulls) {
     if (!queue || q.offset < queue->min || q.offset >= queue->max) return NEXT_HANDLER;
     PyObject *grant = find_grant(l, &q);
     if (!grant) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
-    int32_t codes[CODES_MAX];
-    int codes_count = -1;
+    if (q.bytes > l->limits.memory_bytes_max || q.count > PIECES_MAX) return NEXT_HANDLER; /* bulk */
     PyObject *wanted = PyTuple_GET_ITEM(grant, 1);
-    if (wanted != Py_None) {
-        if (queue->extended) return NEXT_HANDLER; /* whose entries do not tell their tags by themselves */
-        if (!PyTuple_Check(wanted) || PyTuple_GET_SIZE(wanted) > CODES_MAX) return NEXT_HANDLER;
-        codes_count = (int)PyTuple_GET_SIZE(wanted);
-        for (int i = 0; i < codes_count; i++) codes[i] = (int32_t)PyLong_AsLong(PyTuple_GET_ITEM(wanted, i));
-    }
-    hf_limits limits = l->limits;
-    limits.count_max = q.count > HF_PIECES_MAX ? HF_PIECES_MAX : (int32_t)q.count;
-    if (q.bytes > limits.memory_bytes_max) return NEXT_HANDLER; /* bulk, and so is more than 64 messages */
-    limits.bytes_max = INT32_MAX;
-    limits.memory_from = l->journal->written - l->memory_window;
-    hf_piece pieces[64];
-    if (limits.count_max > 64) return NEXT_HANDLER;
+    if (wanted != Py_None && queue->extended) return NEXT_HANDLER; /* whose entries do not tell their tags by themselves, and more than tags */
+    hf_piece pieces[PIECES_MAX];
     hf_selection chosen;
-    hf_queue_select(queue, q.offset, &limits, codes, codes_count, pieces, &chosen);
-    if (chosen.missing || !chosen.count || chosen.bytes > REPLY_BYTES_MAX) return NEXT_HANDLER;
+    int is_chosen = PyBytes_Check(wanted) ? choose_by_condition(l, wanted, queue, &q, pieces, &chosen)
+                                          : choose_by_tags(l, wanted, queue, &q, pieces, &chosen);
+    if (!is_chosen || chosen.bytes > REPLY_BYTES_MAX) return NEXT_HANDLER;
 
     if (!ready_room_for(l, REPLY_ROOM + (size_t)chosen.bytes)) return NEXT_ERROR;
     uint8_t *at = (uint8_t *)PyBytes_AS_STRING(l->ready) + l->ready_size;
-    uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"groupSysFlag\":\"");
+    uint8_t *p = begin_reply(at, chosen.count ? "{\"code\":0" : "{\"code\":20");
+    p = put_text(p, ",\"extFields\":{\"suggestWhichBrokerId\":\"0\",\"groupSysFlag\":\"");
     p = put_number(p, PyLong_AsLong(PyTuple_GET_ITEM(grant, 2)));
     p = put_text(p, "\",\"nextBeginOffset\":\"");
     p = put_number(p, chosen.next);
@@ -399,7 +424,8 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *pulls) {
     p = put_number(p, queue->min);
     p = put_text(p, "\",\"topicSysFlag\":\"");
     p = put_number(p, PyLong_AsLong(PyTuple_GET_ITEM(topic, 2)));
-    p = end_reply(l, at, put_text(p, "\"}"), f->opaque, ",\"remark\":\"FOUND\"", (size_t)chosen.bytes);
+    const char *remark = chosen.count ? ",\"remark\":\"FOUND\"" : ",\"remark\":\"NO_MATCHED_MESSAGE\"";
+    p = end_reply(l, at, put_text(p, "\"}"), f->opaque, remark, (size_t)chosen.bytes);
     if (PyErr_Occurred()) return NEXT_ERROR;
     if (hf_journal_fetch(l->journal, pieces, chosen.count, p)) return NEXT_HANDLER; /* cold or gone: not our case */
     for (int i = 0; i < chosen.count; p += pieces[i++].size)
@@ -419,17 +445,17 @@ void hf_lane_begin(hf_lane *l) { Py_XSETREF(l->cached_name, NULL); } /* the tabl
 
 static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"journal", "topics", "grants", "store_host", "id_prefix", "suffix", "region", "trace_on", "version",
-                            "append_crc", "frame_max", "body_max", "batch_max", "memory_window", "pull_limits", "halves", NULL};
+                            "append_crc", "frame_max", "body_max", "batch_max", "memory_window", "pull_limits", "cost_max", "halves", NULL};
     PyObject *journal, *topics, *grants, *store_host, *suffix, *halves;
     const char *prefix, *region;
     int trace_on;
     unsigned int frame_max, body_max, batch_max;
-    long long window, memory_bytes, disk_bytes;
+    long long window, memory_bytes, disk_bytes, cost_max;
     hf_limits limits = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!SsSspipIIIL(iiLLi)O!", names, &hf_journal_type, &journal, &PyDict_Type, &topics,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!SsSspipIIIL(iiLLi)LO!", names, &hf_journal_type, &journal, &PyDict_Type, &topics,
                                      &PyDict_Type, &grants, &store_host, &prefix, &suffix, &region, &trace_on, &l->version,
                                      &l->append_crc, &frame_max, &body_max, &batch_max, &window, &limits.memory_count_max,
-                                     &limits.disk_count_max, &memory_bytes, &disk_bytes, &limits.scan_max, &hf_halves_type, &halves)) return -1;
+                                     &limits.disk_count_max, &memory_bytes, &disk_bytes, &limits.scan_max, &cost_max, &hf_halves_type, &halves)) return -1;
     Py_ssize_t host_size = PyBytes_GET_SIZE(store_host);
     if ((host_size != 8 && host_size != 20) || strlen(prefix) >= sizeof l->id_prefix || strlen(region) > TEXT_MAX ||
         !plain_text((hf_slice){(const uint8_t *)region, (uint32_t)strlen(region)})) {
@@ -443,6 +469,7 @@ static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     l->body_max = body_max;
     l->batch_max = batch_max;
     l->memory_window = window;
+    l->cost_max = cost_max;
     l->id_prefix_size = (int)strlen(prefix);
     memcpy(l->id_prefix, prefix, strlen(prefix));
     l->reply_mid_size = snprintf(l->reply_mid, sizeof l->reply_mid, "\",\"TRACE_ON\":\"%s\",\"MSG_REGION\":\"%s\",\"queueOffset\":\"",
@@ -495,6 +522,7 @@ int hf_lane_serve(hf_lane *l, const uint8_t *p, size_t size, hf_slice born_host,
     int next = NEXT_DONE;
     size_t at = 0;
     l->fetched = 0;
+    l->cost = 0;
     while (next == NEXT_DONE) {
         hf_frame f;
         size_t frame_bytes = 0;
@@ -511,7 +539,7 @@ int hf_lane_serve(hf_lane *l, const uint8_t *p, size_t size, hf_slice born_host,
         }
         if (next == NEXT_DONE) {
             at += frame_bytes;
-            if (l->ready_size > READY_MUCH || l->fetched > FETCHED_MUCH) next = NEXT_MUCH; /* let the peer take this first */
+            if (l->ready_size > READY_MUCH || l->fetched > FETCHED_MUCH || l->cost > COST_MUCH) next = NEXT_MUCH; /* let the peer take this first */
         }
     }
     *consumed = at;
@@ -549,6 +577,7 @@ static PyMemberDef lane_members[] = {
     {"sends", Py_T_LONGLONG, offsetof(hf_lane, sends), Py_READONLY, "Sends served."},
     {"takes_halves", Py_T_INT, offsetof(hf_lane, takes_halves), 0, "Whether half messages are taken."},
     {"pulls", Py_T_LONGLONG, offsetof(hf_lane, pulls), Py_READONLY, "Pulls served."},
+    {"evaluated", Py_T_LONGLONG, offsetof(hf_lane, evaluated), Py_READONLY, "Messages that conditions were run over."},
     {NULL}};
 PyTypeObject hf_lane_type = {
     PyVarObject_HEAD_INIT(NULL, 0)

@@ -52,14 +52,22 @@ static int resident(const uint8_t *map, const hf_segment *s, const hf_piece *pie
     return 1;
 }
 
+int hf_journal_look(hf_journal *j, const hf_piece *pieces, int count, const uint8_t **first) {
+    hf_segment *s = hf_journal_segment(j, pieces[0].physical);
+    const uint8_t *map = s && pieces[0].size > 0 ? map_of(s) : NULL;
+    int near = map ? count_near(s, pieces, count) : 0;
+    int there = near ? resident(map, s, pieces, near) : -1;
+    if (there <= 0) return there;
+    *first = map + (pieces[0].physical - s->start);
+    return near;
+}
+
 int hf_journal_copy(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out) {
     while (count) {
-        hf_segment *s = hf_journal_segment(j, pieces[0].physical);
-        const uint8_t *map = s && pieces[0].size > 0 ? map_of(s) : NULL;
-        int near = map ? count_near(s, pieces, count) : 0;
-        int there = near ? resident(map, s, pieces, near) : -1;
-        if (there <= 0) return there ? EOPNOTSUPP : EAGAIN;
-        for (int i = 0; i < near; i++) out = put_bytes(out, map + (pieces[i].physical - s->start), (size_t)pieces[i].size);
+        const uint8_t *first;
+        int near = hf_journal_look(j, pieces, count, &first);
+        if (near <= 0) return near ? EOPNOTSUPP : EAGAIN;
+        for (int i = 0; i < near; i++) out = put_bytes(out, first + (pieces[i].physical - pieces[0].physical), (size_t)pieces[i].size);
         pieces += near;
         count -= near;
     }

@@ -61,7 +61,7 @@ def sift_records(
     at = total = 0
     cost = 0
     for position, piece in enumerate(pieces):
-        if position and (len(kept) >= count_max or cost >= cost_max):
+        if position and (len(kept) >= count_max or (kept and total >= bytes_max) or cost >= cost_max):
             return kept, position, cost
         properties = _properties(data[at : at + max(0, piece[1])], piece)
         if properties is None:

@@ -186,6 +186,16 @@ static PyObject *queue_show(hf_queue *q, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *list_of(const hf_piece *pieces, int count) {
+    PyObject *list = PyList_New(count);
+    for (int i = 0; list && i < count; i++) {
+        PyObject *piece = Py_BuildValue("(LiL)", (long long)pieces[i].physical, pieces[i].size, (long long)pieces[i].index);
+        if (!piece) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, i, piece);
+    }
+    return list;
+}
+
 /* select(from, count_max, bytes_max, memory_from, codes|None, limits) -> (pieces, next, bytes, missing)
    limits: (memory_count_max, disk_count_max, memory_bytes_max, disk_bytes_max, scan_max) */
 static PyObject *queue_select(hf_queue *q, PyObject *args) {
@@ -208,12 +218,7 @@ static PyObject *queue_select(hf_queue *q, PyObject *args) {
     hf_selection s;
     hf_queue_select(q, from, &l, wanted, wanted_count, pieces, &s);
     PyMem_Free(wanted);
-    PyObject *list = PyList_New(s.count);
-    for (int i = 0; list && i < s.count; i++) {
-        PyObject *piece = Py_BuildValue("(LiL)", (long long)pieces[i].physical, pieces[i].size, (long long)pieces[i].index);
-        if (!piece) { Py_CLEAR(list); break; }
-        PyList_SET_ITEM(list, i, piece);
-    }
+    PyObject *list = list_of(pieces, s.count);
     PyMem_Free(pieces);
     if (!list) return NULL;
     return Py_BuildValue("(NLLO)", list, (long long)s.next, (long long)s.bytes, s.missing ? Py_True : Py_False);
@@ -226,15 +231,15 @@ static int lie_in_log(const hf_journal *j, int64_t lowest, const hf_piece *piece
     return 1;
 }
 
-/* The records of the pieces, checked while they are still in the processor's cache; 0 when some are cold, harmed or not there. */
+/* The records of the pieces, checked while they are still in the processor's cache: how many, before the first that is cold, harmed or not there. */
 static int copy_sound(hf_journal *j, const hf_piece *pieces, int count, hf_slice topic, int32_t queue_id, uint8_t *out) {
     for (int done = 0; done < count; done += CHECKED_AT_ONCE) {
         int some = count - done < CHECKED_AT_ONCE ? count - done : CHECKED_AT_ONCE;
-        if (hf_journal_fetch(j, pieces + done, some, out)) return 0;
+        if (hf_journal_fetch(j, pieces + done, some, out)) return done;
         for (int i = done; i < done + some; out += pieces[i++].size)
-            if (!hf_record_sound(out, &pieces[i], topic, queue_id, j->summed_from)) return 0;
+            if (!hf_record_sound(out, &pieces[i], topic, queue_id, j->summed_from)) return i;
     }
-    return 1;
+    return count;
 }
 
 static PyObject *bulk_of(hf_queue *q, hf_journal *j, int64_t from, const hf_limits *l, const int32_t *codes, int codes_count, int64_t lowest,
@@ -244,7 +249,7 @@ static PyObject *bulk_of(hf_queue *q, hf_journal *j, int64_t from, const hf_limi
     if (s.missing || !s.count || !lie_in_log(j, lowest, pieces, s.count)) Py_RETURN_NONE;
     PyObject *data = PyBytes_FromStringAndSize(NULL, s.bytes);
     if (!data) return NULL;
-    if (copy_sound(j, pieces, s.count, topic, queue_id, (uint8_t *)PyBytes_AS_STRING(data)))
+    if (copy_sound(j, pieces, s.count, topic, queue_id, (uint8_t *)PyBytes_AS_STRING(data)) == s.count)
         return Py_BuildValue("(NiLL)", data, s.count, (long long)s.next, (long long)pieces[s.count - 1].physical);
     Py_DECREF(data);
     Py_RETURN_NONE;
@@ -277,6 +282,46 @@ static PyObject *queue_bulk(hf_queue *q, PyObject *args) {
     return result;
 }
 
+/* What is sound of the records found, and None with an exception when there is no memory for them. */
+static PyObject *sound_of(hf_journal *j, hf_piece *kept, hf_sifted *s, hf_slice topic, int32_t queue_id) {
+    PyObject *data = PyBytes_FromStringAndSize(NULL, s->bytes);
+    int sound = data ? copy_sound(j, kept, s->count, topic, queue_id, (uint8_t *)PyBytes_AS_STRING(data)) : 0;
+    if (!data || sound == s->count) return data;
+    for (int i = sound; i < s->count; i++) s->bytes -= kept[i].size;
+    s->is_done = 0;
+    s->next = kept[sound].index;
+    s->count = sound;
+    return _PyBytes_Resize(&data, (Py_ssize_t)s->bytes) ? NULL : data;
+}
+
+/* sift(journal, topic, queue_id, program, from, stop, count_max, bytes_max, cost_max) ->
+   (records, pieces, next, looked, cost, is_done): those the condition is TRUE of, sound. Not done: what lies at `next` is cold, harmed
+   or not there, and whoever asked goes on by himself. The same as select, fetch, sift_records and sound_records in turns. */
+static PyObject *queue_sift(hf_queue *q, PyObject *args) {
+    hf_journal *journal;
+    long long from, stop, bytes_max, cost_max;
+    Py_buffer topic, program;
+    int queue_id, count_max;
+    if (!PyArg_ParseTuple(args, "O!y*iy*LLiLL", &hf_journal_type, &journal, &topic, &queue_id, &program, &from, &stop, &count_max,
+                          &bytes_max, &cost_max)) return NULL;
+    if (count_max > HF_PIECES_MAX) count_max = HF_PIECES_MAX;
+    hf_sought sought = {{program.buf, (uint32_t)program.len}, bytes_max, cost_max, count_max};
+    hf_sifted s;
+    PyObject *data = NULL, *list = NULL;
+    hf_piece *kept = PyMem_Malloc((size_t)(count_max > 0 ? count_max : 1) * sizeof *kept);
+    if (!kept) PyErr_NoMemory();
+    else {
+        hf_queue_sift(q, journal, &sought, from, stop, kept, &s);
+        data = sound_of(journal, kept, &s, (hf_slice){topic.buf, (uint32_t)topic.len}, queue_id);
+        list = data ? list_of(kept, s.count) : NULL;
+    }
+    PyMem_Free(kept);
+    PyBuffer_Release(&topic);
+    PyBuffer_Release(&program);
+    if (!list) { Py_XDECREF(data); return NULL; }
+    return Py_BuildValue("(NNLLLO)", data, list, (long long)s.next, (long long)s.looked, (long long)s.cost, s.is_done ? Py_True : Py_False);
+}
+
 static PyMethodDef queue_methods[] = {
     {"attach", (PyCFunction)queue_attach, METH_VARARGS, "attach(base, buffer): entries base.. live in this writable buffer"},
     {"detach", (PyCFunction)queue_detach, METH_O, "detach(base) -> bool"},
@@ -287,6 +332,7 @@ static PyMethodDef queue_methods[] = {
     {"show", (PyCFunction)queue_show, METH_VARARGS, "show(index, physical, size, tags, timestamp): put, in a file made if need be; visible"},
     {"select", (PyCFunction)queue_select, METH_VARARGS, "Entries of one pull, within its limits."},
     {"bulk", (PyCFunction)queue_bulk, METH_VARARGS, "The records of one pull, within its limits, if all are in memory and sound."},
+    {"sift", (PyCFunction)queue_sift, METH_VARARGS, "The records of one pull that a condition is TRUE of, as far as they are in memory and sound."},
     {NULL}};
 static PyMemberDef queue_members[] = {
     {"next", Py_T_LONGLONG, offsetof(hf_queue, next), 0, NULL},

@@ -13,6 +13,7 @@
 
 #define EVENTS_MAX 256
 #define PASS_BYTES_MAX (1u << 18)  /* received or sent, beyond which others of the loop have their turn */
+#define COST_PER_BYTE 2            /* what a condition costs, for a byte moved in the same time */
 #define PASS_ANSWERS_SHARED (1u << 16) /* answered at once while turns are written: more would take longer than a sync does */
 #define READY_KEPT (1 << 20)       /* a larger buffer of replies is given back after its use */
 
@@ -258,7 +259,7 @@ static PyObject *sockets_leave(hf_sockets *s, PyObject *args) {
 
 /* What the lane has made for this peer: sent now, or added to the replies that wait. */
 static int take_replies(hf_sockets *s, hf_lane *l, hf_link *k, hf_replies **replies, size_t waited, int64_t now) {
-    s->moved += l->fetched;
+    s->moved += l->fetched + (size_t)l->cost / COST_PER_BYTE;
     if (l->ready_size) {
         size_t size = l->ready_size;
         PyObject *ready = l->ready; /* ours while Python code runs, which might ask the lane for something */

@@ -2,10 +2,9 @@
    plain_sql92.py is the plain twin. Programs are ours, and still each byte of one is held against its end: nothing
    here may depend on what another module got right. A run goes forward only, so its length is the program's. */
 #define _GNU_SOURCE
-#include "store.h"
+#include "sql92.h"
 
 #define FORMAT 1
-#define NAMES_MAX 128
 #define STACK_MAX 250
 #define PROPERTIES_MAX 32767
 #define STEP_COST 8                /* of an instruction, in bytes looked at: a nanosecond each, at most */
@@ -14,23 +13,8 @@
 enum { OP_NULL = 1, OP_FALSE, OP_TRUE, OP_INT, OP_LONG, OP_DOUBLE, OP_TEXT, OP_PROPERTY, OP_VOID, OP_NOT, OP_CAST, OP_IS_NULL,
        OP_EQUAL, OP_GREATER, OP_GREATER_EQUAL, OP_LESS, OP_LESS_EQUAL, OP_AND, OP_OR, OP_IF_FALSE, OP_IF_TRUE, OP_IF_NULL, OP_IN,
        OP_CONTAINS, OP_STARTS, OP_ENDS, OP_NOT_CONTAINS, OP_NOT_STARTS, OP_NOT_ENDS };
-enum { FAILED = -2, IS_NULL = -1, IS_FALSE = 0, IS_TRUE = 1 };
 typedef enum { V_NULL, V_BOOL, V_INT, V_LONG, V_DOUBLE, V_TEXT } kind;
-typedef enum { UNREAD, READ, UNREADABLE } reading;
-
-typedef struct {
-    hf_slice name, text;           /* text.p is NULL when the message has no such property */
-    reading as_long, as_double;    /* read as a number once, however often it is compared */
-    int64_t whole;
-    double real;
-} slot;
 typedef struct { kind kind; int64_t whole; double real; hf_slice text; slot *from; } value;
-typedef struct {
-    const uint8_t *code, *end;
-    int names, stack;
-    int64_t cost;                  /* bytes looked at so far, and so many for each instruction */
-    slot slots[NAMES_MAX];
-} program;
 
 /* ---- numbers as Java reads them ---- */
 
@@ -297,10 +281,9 @@ static int run(program *g) {
     return stack[0].kind == V_NULL ? IS_NULL : is_yes(&stack[0]) ? IS_TRUE : stack[0].kind == V_BOOL ? IS_FALSE : FAILED;
 }
 
-/* 0 when the bytes are no program. */
-static int load(program *g, const uint8_t *p, size_t size) {
-    const uint8_t *end = p + size;
-    if (size < 3 || p[0] != FORMAT || p[1] > STACK_MAX || p[2] > NAMES_MAX) return 0;
+int hf_program_load(program *g, hf_slice code) {
+    const uint8_t *p = code.p, *end = p + code.size;
+    if (code.size < 3 || p[0] != FORMAT || p[1] > STACK_MAX || p[2] > NAMES_MAX) return 0;
     g->stack = p[1];
     g->names = p[2];
     g->cost = 0;
@@ -340,6 +323,11 @@ static void find(program *g, hf_slice properties) {
     }
 }
 
+int hf_program_verdict(program *g, hf_slice properties) {
+    find(g, properties);
+    return run(g);
+}
+
 /* sql_verdict(program, properties) -> 1 TRUE, 0 FALSE, -1 NULL, -2 it ended in an error */
 PyObject *hf_sql_verdict(PyObject *module, PyObject *args) {
     (void)module;
@@ -347,59 +335,9 @@ PyObject *hf_sql_verdict(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*y*", &code, &properties)) return NULL;
     program g;
     int verdict = FAILED;
-    if (load(&g, code.buf, (size_t)code.len)) {
-        find(&g, (hf_slice){properties.buf, (uint32_t)properties.len});
-        verdict = run(&g);
-    }
+    if (hf_program_load(&g, (hf_slice){code.buf, (uint32_t)code.len}))
+        verdict = hf_program_verdict(&g, (hf_slice){properties.buf, (uint32_t)properties.len});
     PyBuffer_Release(&code);
     PyBuffer_Release(&properties);
     return PyLong_FromLong(verdict);
-}
-
-static int read_piece(PyObject *object, hf_piece *out) {
-    long long physical, index;
-    int size;
-    if (!PyArg_ParseTuple(object, "LiL", &physical, &size, &index)) return 0;
-    *out = (hf_piece){physical, index, size};
-    return 1;
-}
-
-/* sift_records(program, data, pieces, count_max, bytes_max, cost_max) -> (kept, looked, cost)
-   The pieces' records lie one behind the other in `data`. kept: positions in `pieces` of those the condition is TRUE of.
-   looked: how many were looked at before enough was found, the cost reached its limit, or a record is not what its piece
-   says; then `looked` is its position. The first is always looked at. */
-PyObject *hf_sift_records(PyObject *module, PyObject *args) {
-    (void)module;
-    Py_buffer code, data;
-    PyObject *pieces;
-    Py_ssize_t count_max;
-    long long bytes_max, cost_max;
-    if (!PyArg_ParseTuple(args, "y*y*O!nLL", &code, &data, &PyList_Type, &pieces, &count_max, &bytes_max, &cost_max)) return NULL;
-    const uint8_t *p = data.buf, *end = p + data.len;
-    program g;
-    int loaded = load(&g, code.buf, (size_t)code.len);
-    PyObject *kept = PyList_New(0);
-    Py_ssize_t i = 0;
-    int64_t bytes = 0;
-    for (; kept && i < PyList_GET_SIZE(pieces); i++) {
-        hf_piece piece;
-        hf_scanned s;
-        if (!read_piece(PyList_GET_ITEM(pieces, i), &piece)) { Py_CLEAR(kept); break; }
-        if (i && (PyList_GET_SIZE(kept) >= count_max || g.cost >= cost_max)) break;
-        if (piece.size <= 0 || piece.size > end - p || hf_scan_one(p, (size_t)piece.size, 0, INT64_MAX, &s)) break;
-        if (s.size != (uint32_t)piece.size || s.physical != piece.physical || s.queue_offset != piece.index) break;
-        int verdict = FAILED;
-        if (loaded) { find(&g, s.properties); verdict = run(&g); }
-        if (verdict == IS_TRUE) {
-            if (PyList_GET_SIZE(kept) && bytes + piece.size > bytes_max) break;
-            PyObject *position = PyLong_FromSsize_t(i);
-            if (!position || PyList_Append(kept, position)) Py_CLEAR(kept);
-            Py_XDECREF(position);
-            bytes += piece.size;
-        }
-        p += piece.size;
-    }
-    PyBuffer_Release(&code);
-    PyBuffer_Release(&data);
-    return kept ? Py_BuildValue("(NnL)", kept, i, loaded ? (long long)g.cost : 0LL) : NULL;
 }

@@ -166,7 +166,15 @@ static inline int hf_journal_is_written(hf_journal *j) {
     return hf_clock_ns() - atomic_load_explicit(&j->turn_at_ns, memory_order_relaxed) <= HF_TURN_RECENT_NS;
 }
 int hf_journal_copy(hf_journal *j, const hf_piece *pieces, int count, uint8_t *out); /* 0, EAGAIN: cold, EOPNOTSUPP: not known */
+/* Where the first of the pieces lies in memory, the others as far behind it as in the log: how many of them are there; 0: cold, -1: not known */
+int hf_journal_look(hf_journal *j, const hf_piece *pieces, int count, const uint8_t **first);
 void hf_segment_unmap(hf_segment *s);
+
+/* ---- by a condition ---- */
+typedef struct { hf_slice program; int64_t bytes_max, cost_max; int32_t count_max; } hf_sought;
+typedef struct { int count, is_done; int64_t next, bytes, looked, cost; } hf_sifted; /* not done: stuck at `next`, which the plain road has to look at */
+/* Entries [from, stop) whose records the condition is TRUE of, as many as there is room for: `kept` holds count_max */
+void hf_queue_sift(hf_queue *q, hf_journal *j, const hf_sought *sought, int64_t from, int64_t stop, hf_piece *kept, hf_sifted *out);
 
 /* ---- batch ---- */
 #define HF_BATCH_MAX 32767 /* messages; the reference counts them in 16 bits */
@@ -214,8 +222,9 @@ typedef struct {
     PyObject *ready;                    /* bytes being filled; NULL while there are none */
     size_t scratch_room, waiting_size, waiting_room, half_room, ready_size;
     size_t fetched;                     /* bytes of halves read in this call */
+    int64_t cost, cost_max;             /* of conditions run in this call, and of one pull at most */
     PyObject *cached_name, *cached_topic;
-    long long sends, pulls;
+    long long sends, pulls, evaluated;
 } hf_lane;
 void hf_lane_begin(hf_lane *l);
 /* Serves whole frames; why it stopped, or -1 with an exception. Replies are left in `waiting` and `ready`, behind what is there */

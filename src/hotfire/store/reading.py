@@ -221,6 +221,8 @@ class Reading:
         """Look at the messages from the read's offset on, until it is full or so many entries were passed."""
         room, key, parts = found.room, consume_queue.entries.key, list[bytes]()
         stop, shown = min(found.next_offset + scan_max, found.max_offset), -1
+        if self._sift_at_once(consume_queue, found, sieve, stop, parts):
+            return found
         many = room.count  # if most pass no more are needed
         while found.next_offset < stop and not room.is_full:
             begun, cost = found.next_offset, room.cost
@@ -258,6 +260,29 @@ class Reading:
             if not looked:  # harmed, or too large for what is left
                 return self._filled(found, parts, key) if found.pieces else self._skip(found, pieces[0], key)
         return self._filled(found, parts, key)
+
+    def _sift_at_once(
+        self, consume_queue: ConsumeQueue, found: Read, sieve: Sieve, stop: int, parts: list[bytes]
+    ) -> bool:
+        """Without an object for what does not pass. False: go on record by record, from where this ended."""
+        if not self._is_compiled or (consume_queue.ext is not None and sieve.bits):
+            return False
+        queue, room, begun = consume_queue.entries, found.room, found.next_offset
+        topic, queue_id = queue.key
+        data, pieces, following, looked, cost, is_done = queue.sift(
+            self._log.journal, topic.encode(), queue_id, sieve.program, begun, stop,
+            room.count, room.size, room.cost,
+        )  # fmt: skip
+        if following == begun:
+            return False
+        self.evaluated += looked
+        found.effort += (following - begun) * EFFORT_PER_RECORD + cost // 2
+        found.next_offset, found.pieces = following, pieces
+        room.count, room.size, room.cost = room.count - len(pieces), room.size - len(data), room.cost - cost
+        if is_done and pieces:
+            found.status, found.data = ReadStatus.FOUND, data
+        parts.append(data)
+        return is_done
 
     def _at_hand(self, pieces: list[Piece]) -> bytes | None:
         """Their records, if all of them are in memory."""

@@ -9,7 +9,7 @@ import pytest
 
 from hotfire import core
 from hotfire.broker.fastlane import GRANTS_MAX, FastLane
-from hotfire.model import TopicConfig
+from hotfire.model import Subscription, TopicConfig
 from hotfire.protocol.codes import Serialization
 from hotfire.protocol.command import Command, encode
 from hotfire.protocol.record import parse_offset_message_id
@@ -109,7 +109,7 @@ def some_pull(rng: random.Random) -> Command:
         offset=some(rng, rng.randrange(6), 20, -1, 10**6),
         topic=some(rng, "T", "U", "New", "Nowhere"),
         queue_id=some(rng, rng.randrange(4), 9),
-        group=some(rng, "CG", "CG2", "Never"),
+        group=some(rng, rng.choice(["CG", "CG", "SQL"]), "CG2", "Never"),
         flag=rng.choice([SUBSCRIPTION, 0, SUBSCRIPTION | COMMIT, COMMIT, SUBSCRIPTION | SUSPEND]),
         expression=some(rng, rng.choice(["*", "A", "A || B"]), "", None, "||"),
         max_msg_nums=some(rng, rng.choice([32, 1, 7]), 64, 1000, 0),
@@ -142,6 +142,8 @@ def transcript(root: Path, seed: int, *, lane: bool) -> tuple[dict[int, bytes], 
     heart.create_topic("U", 2)
     member = heart.connect(50_100)
     for version in (1, 2):
+        condition = rng.choice(["TAGS = 'A'", "TAGS IN ('A', 'B') OR KEYS IS NOT NULL", "TAGS = 'none'"])
+        heart.beat("s", "SQL", Subscription("T", condition, "SQL92", version=version), connection=member)
         heart.beat("c", "CG", tagged("T", rng.choice(["*", "A", "B || Aa"]), version), connection=member)
         for data in chunks(rng, [rng.choice([some_send, some_send, some_pull, some_question])(rng)
                                  for _ in range(150)], first_opaque=1000 * version):  # fmt: skip

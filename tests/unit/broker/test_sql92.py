@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
+from hotfire.broker.fastlane import GRANT_PROGRAM_BYTES_MAX
 from hotfire.model import Subscription
 from hotfire.protocol import sql92
 from hotfire.protocol.bloom import Bloom
 from hotfire.protocol.codes import ResponseCode
-from hotfire.protocol.command import Command
+from hotfire.protocol.command import Command, encode
 from hotfire.protocol.requests import DeleteTopicInBroker, QueryConsumeQueue
 from hotfire.protocol.sql92 import ConditionError
 from hotfire.store.reading import Reading
-from tests.unit.broker.conftest import Make
+from tests.unit.broker.conftest import LANE, Make
 from tests.unit.broker.harness import (
     RETRY,
     START_MS,
@@ -113,6 +114,97 @@ def test_an_answer_is_as_large_as_any_other(make: Make) -> None:
     assert (len(bodies(reply)), next_offset(reply)) == (4, 4)
 
 
+@pytest.mark.parametrize("condition", ["a < 3", "a = 'none'", "a = '77'"])
+def test_the_second_pull_by_a_condition_takes_the_fast_lane(make: Make, shape: str, condition: str) -> None:
+    """The first is checked in full; the next are the lane's, with equal bytes, be it that nothing passes."""
+    heart = make()
+    send(heart, *({"a": str(number)} for number in range(100)))
+    heart.beat("c", "CG", by_sql(condition))
+    heart.connection.take()
+    for offset in (0, 50, 99):
+        replies = [
+            heart.pull(offset=offset, flag=0, expression_type=kind) for kind in ("SQL92", "TAG", "SQL92")
+        ]
+        assert len({(reply.code, str(reply.fields), reply.remark, reply.body) for reply in replies}) == 1
+    lane = heart.broker.fast.lane
+    assert (None if lane is None else lane.pulls) == (8 if shape == LANE else None)
+
+
+def test_a_condition_of_the_pulls_own_is_no_licence_for_others(make: Make) -> None:
+    """Nor is a heartbeat's for a pull that brings its own, nor tags that read like it."""
+    heart = make()
+    send(heart, {"a": "1"}, {"a": "2"}, {"TAGS": "a = 2"})
+    heart.beat("c", "CG", by_sql("a = 1"))
+    heart.connection.take()
+    for _ in range(3):
+        assert bodies(pull(heart, "a = 2")) == [b"001"]
+        assert bodies(answered(heart)) == [b"000"]
+        assert bodies(heart.pull(expression="a = 2")) == [b"002"]
+
+
+def test_a_harmed_record_is_passed_over_in_every_pull(make: Make) -> None:
+    """By the condition of a heartbeat too, which the lane serves by."""
+    heart = make()
+    send(heart, *({"a": "1"} for _ in range(5)))
+    heart.beat("c", "CG", by_sql("a = 1"))
+    assert len(bodies(answered(heart))) == 5
+    victim = heart.log_records()[2]
+    with (heart.root / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(victim.physical_offset + 88)  # its body, which no condition looks at
+        log.write(b"harm")
+    for _ in range(2):
+        replies = [heart.pull(flag=0, offset=offset) for offset in (0, 2, 3)]
+        assert [bodies(reply) for reply in replies] == [[b"000", b"001"], [], [b"003", b"004"]]
+        assert [next_offset(reply) for reply in replies] == [2, 3, 5]
+
+
+def test_a_long_condition_is_served_without_a_grant(make: Make) -> None:
+    """A table of such would pin memory."""
+    heart = make()
+    send(heart, {"a": "1"}, {"a": "2"})
+    heart.beat("c", "CG", by_sql(f"a = 1 OR a = '{'x' * GRANT_PROGRAM_BYTES_MAX}'"))
+    for _ in range(2):
+        assert bodies(answered(heart)) == [b"000"]
+    assert len(heart.broker.fast._grants) == 0
+
+
+def test_hard_conditions_end_a_pass_of_the_lane(make: Make, shape: str) -> None:
+    """Pulls that took a millisecond or more together: the others have their turn before the next."""
+    heart = make()
+    send(heart, *({"a": "x" * 30_000} for _ in range(40)))
+    heart.beat("c", "CG", by_sql("a CONTAINS 'y'"))
+    assert answered(heart).code == RETRY
+    frames = b"".join(encode(pull_request(flag=0).to_command(opaque=number)) for number in range(5))
+    consumed = heart.broker.receive(heart.connection, memoryview(frames), heart.now_ms)
+    assert consumed == (len(frames) // 5 if shape == LANE else len(frames))
+    assert [reply.code for reply in heart.connection.take()] == [RETRY] * (consumed * 5 // len(frames))
+
+
+def test_a_condition_goes_with_its_topic(make: Make) -> None:
+    """Made anew, the topic has none until the next heartbeat, also where pulls were served before."""
+    heart = make()
+    for _ in range(2):
+        send(heart, {"a": "1"}, {"a": "2"})
+        heart.beat("c", "CG", by_sql("a = 1"))
+        for _ in range(2):
+            assert bodies(answered(heart)) == [b"000"]
+        assert heart.ask(DeleteTopicInBroker(topic="T")).code == 0
+        heart.create_topic("T")
+        assert answered(heart).code == ResponseCode.FILTER_DATA_NOT_EXIST
+
+
+def test_a_remembered_condition_is_served_by_for_its_time_alone(make: Make) -> None:
+    """After a restart, of a group that is not heard of: two minutes, however often it pulls."""
+    heart = make()
+    send(heart, {"a": "1"}, {"a": "2"})
+    heart.beat("c", "CG", by_sql("a = 1"))
+    heart.reopen()
+    for _ in range(3):
+        assert bodies(answered(heart)) == [b"000"]
+    heart.now_ms += 120_000
+    assert answered(heart).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
 def test_a_held_pull_wakes_for_what_passes_alone(make: Make) -> None:
     """It remembers how far it looked: each message is looked at once until one passes."""
     heart = make()
@@ -144,6 +236,7 @@ def test_what_is_on_the_disk_is_read_beside_the_loop_and_filtered(
     heart = make()
     send(heart, *({"a": str(number % 10)} for number in range(300)))
     monkeypatch.setattr(Reading, "_at_hand", lambda self, pieces: None)
+    monkeypatch.setattr(Reading, "_sift_at_once", lambda self, *asked: False)
     offset, got = 0, list[bytes]()
     while offset < 300:
         reply = pull(heart, "a = 3", offset, max_msg_nums=7)
@@ -184,6 +277,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason(make: Make) -> None:
     heart.connection.take()
     assert bodies(heart.pull(flag=0, sub_version=4)) == [b"000"]
     assert heart.pull(flag=0, sub_version=5).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    heart.broker.fast.revoke("CG")
     heart.broker.conditions.get("T", "CG").version = 3  # type: ignore[union-attr]
     assert heart.pull(flag=0, sub_version=4).code == ResponseCode.FILTER_DATA_NOT_LATEST
 

@@ -58,7 +58,8 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     wanted = wanted_by(broker, request, call.now_ms)
     if request.sys_flag & COMMIT_OFFSET:
         broker.offsets.carry(topic.name, group.name, request.queue_id, request.commit_offset)
-    is_ordinary = not broker.config.slave_read_enable and wanted.sieve is None
+    may_be_granted = wanted.sieve is None or wanted.is_agreed
+    is_ordinary = may_be_granted and not broker.config.slave_read_enable
     if is_ordinary and not broker.offsets.has_resets(topic.name, group.name):
         broker.fast.grant(
             group.name,
@@ -66,6 +67,7 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
             expression=(request.subscription or "") if request.sys_flag & SUBSCRIPTION else None,
             version=wanted.version,
             codes=wanted.codes,
+            program=None if wanted.sieve is None else wanted.sieve.program,
             group_flag=group.sys_flag,
         )
     may_park = bool(request.sys_flag & SUSPEND)
@@ -171,11 +173,11 @@ def answer(broker: Broker, request: PullMessage, found: Read, code: int) -> Answ
         min_offset=found.min_offset,
         topic_sys_flag=topic.sys_flag if topic else 0,
     )
-    if found.data:
-        broker.statistics.delivered((request.topic, request.consumer_group), found.count, len(found.data))
-    else:
-        broker.statistics.missed += 1
-    return Answer(fields, code=code, remark=found.status.value, body=found.data or b"")
+    data = found.data or b""
+    broker.statistics.delivered(
+        (request.topic, request.consumer_group), found.count if data else 0, len(data)
+    )
+    return Answer(fields, code=code, remark=found.status.value, body=data)
 
 
 def answer_reset(broker: Broker, request: PullMessage, offset: int) -> Answer:

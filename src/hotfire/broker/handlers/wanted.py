@@ -33,6 +33,8 @@ class Wanted(NamedTuple):
     version: int
     codes: tuple[int, ...] | None = None
     sieve: Sieve | None = None
+    is_agreed: bool = False
+    """The sieve is the condition that the group's members agreed on: it holds until the next heartbeat."""
 
 
 def forbidden(kind: int, remark: str) -> Refused:
@@ -85,7 +87,7 @@ def _own(broker: Broker, request: PullMessage) -> Wanted:
         known = broker.conditions.get(request.topic, request.consumer_group)
         is_known = known is not None and known.expression == expression  # then its bits count, too
         sieve = known.sieve if known and is_known else Sieve(compiled(request.topic, expression))
-        return _by_condition(broker, request, sieve, request.sub_version)
+        return _by_condition(broker, request, Wanted(request.sub_version, sieve=sieve))
     if expression and not expression.replace("||", ""):
         raise BrokerRefused(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
@@ -113,15 +115,16 @@ def _agreed(broker: Broker, request: PullMessage, wanted: Subscription) -> Wante
             f"asked for is {request.sub_version}",
         )
     check_kind(broker, SQL92)
-    return _by_condition(broker, request, condition.sieve, condition.version)
+    version = min(wanted.version, condition.version)
+    return _by_condition(broker, request, Wanted(version, sieve=condition.sieve, is_agreed=True))
 
 
-def _by_condition(broker: Broker, request: PullMessage, sieve: Sieve, version: int) -> Wanted:
+def _by_condition(broker: Broker, request: PullMessage, wanted: Wanted) -> Wanted:
     """Of messages that came back, if the broker is told to, by the condition they were first read by."""
     if broker.config.filter_support_retry and request.topic.startswith(RETRY_PREFIX):
         group = request.topic.removeprefix(RETRY_PREFIX)
-        return Wanted(version, sieve=broker.conditions.for_retry(group, broker.now_ms))
-    return Wanted(version, sieve=sieve)
+        return Wanted(wanted.version, sieve=broker.conditions.for_retry(group, broker.now_ms))
+    return wanted
 
 
 def _check_may_read(broker: Broker, request: PullMessage) -> None:
