@@ -13,7 +13,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, cast
 
 from hotfire import core
@@ -351,7 +350,7 @@ class Broker(Heart):
         for token, future in self.store.queries.answers():
             asked = cast("handlers.query.Asked | Task", token)
 
-            def serve(asked: handlers.query.Asked | Task = asked, future: Future[Any] = future) -> None:
+            def serve(asked: handlers.query.Asked | Task = asked, future: Any = future) -> None:
                 if isinstance(asked, Task):
                     asked.then(future)
                 elif not asked.call.connection.closed:

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
         encode_record,
         encode_rows,
         java_hash,
-        keyed_records,
         read_frame,
+        records_by_key,
         scan_records,
         sift_records,
         sound_records,
@@ -80,7 +80,7 @@ elif _module is not None:
     Unpacker, Columns, BULK_BYTES = _module.Unpacker, _module.Columns, _module.BULK_BYTES
     scan_records, encode_record = _module.scan_records, _module.encode_record
     derive_records, sound_records = _module.derive_records, _module.sound_records
-    keyed_records = _module.keyed_records
+    records_by_key = _module.records_by_key
     sift_records, sql_verdict = _module.sift_records, _module.sql_verdict
     RowIds, encode_rows, spread_rows = _module.RowIds, _module.encode_rows, _module.spread_rows
     read_frame, java_hash, sync_map = _module.read_frame, _module.java_hash, _module.sync_map
@@ -92,7 +92,7 @@ else:
     Link = Replies = Sockets = Unpacker = None
     BULK_BYTES, Columns = 0, plain_columns.Columns
     scan_records = sound_records = derive_records = encode_record = read_frame = java_hash = None
-    keyed_records = None
+    records_by_key = None
     sift_records, sql_verdict = plain_sql92.sift_records, plain_sql92.sql_verdict
     RowIds, encode_rows, spread_rows = plain_rows.RowIds, plain_rows.encode_rows, plain_rows.spread_rows
     sync_map = plain.sync_map
@@ -100,6 +100,6 @@ else:
 __all__ = [
     "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Columns", "Halves", "Journal", "KeyIndex", "Lane", "Link", "Pull",
     "Queue", "Reader", "Replies", "RowIds", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records",
-    "encode_record", "encode_rows", "java_hash", "keyed_records", "read_frame", "scan_records",
+    "encode_record", "encode_rows", "java_hash", "read_frame", "records_by_key", "scan_records",
     "sift_records", "sound_records", "spread_rows", "sql_verdict", "sync_map",
 ]  # fmt: skip

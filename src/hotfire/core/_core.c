@@ -142,7 +142,7 @@ static PyMethodDef functions[] = {
     {"read_frame", py_read_frame, METH_VARARGS, "The lane's view of one frame."},
     {"encode_record", (PyCFunction)(void (*)(void))py_encode_record, METH_FASTCALL, "One stored record."},
     {"scan_records", hf_scan_records, METH_VARARGS, "scan_records(buffer, base, verify, summed_from, count_max) -> (entries, consumed, reason)"},
-    {"keyed_records", hf_keyed_records, METH_VARARGS, "keyed_records(places, summed_from, topic, key, count_max, bytes_max) -> [(physical, bytes)]"},
+    {"records_by_key", hf_records_by_key, METH_VARARGS, "records_by_key(files, segments, bounds, questions) -> [records or OSError]"},
     {"sound_records", hf_sound_records, METH_VARARGS, "sound_records(data, pieces, topic, queue_id, summed_from) -> how many before the first that is harmed"},
     {"derive_records", hf_derive_records, METH_VARARGS, "derive_records(buffer, base, summed_from, last_timestamp, queues, index) -> (records, consumed, last_timestamp)"},
     {"encode_rows", hf_encode_rows, METH_VARARGS, "encode_rows(columns, rows, at, end, ids, prefix, counter, dropped, bytes_max, count_max) -> (messages, next, counter)"},

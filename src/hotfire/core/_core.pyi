@@ -254,15 +254,13 @@ def encode_record(
 def scan_records(
     buffer: Any, base: int, verify: bool, summed_from: int = ..., count_max: int = ..., /
 ) -> tuple[list[tuple[int, int, bytes, int, int, int, int, int, tuple[int, ...]]], int, str]: ...
-def keyed_records(
-    places: list[tuple[int, int, int, int]],
-    summed_from: int,
-    topic: bytes,
-    key: bytes,
-    count_max: int,
-    bytes_max: int,
+def records_by_key(
+    files: list[KeyIndex],
+    segments: dict[int, int],
+    bounds: tuple[int, int, int, int, int, int],
+    questions: list[tuple[bytes, bytes, int, int, int]],
     /,
-) -> list[tuple[int, bytes]]: ...
+) -> list[bytes | OSError]: ...
 def sound_records(
     data: Any, pieces: list[tuple[int, int, int]], topic: bytes, queue_id: int, summed_from: int, /
 ) -> int: ...

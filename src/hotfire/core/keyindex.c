@@ -65,6 +65,26 @@ int hf_blank(hf_slice text) {
     return 1;
 }
 
+/* ---- asking: each chain may be followed without the interpreter lock, while its file stays ---- */
+hf_chain hf_chain_of(hf_index *x, uint32_t hash, int64_t begin, int64_t end) {
+    return (hf_chain){x, begin, end, header64(x, BEGIN_TIME), (int32_t)get32(slot_at(x, hash % x->slots)), x->next, hash};
+}
+
+int hf_chain_next(hf_chain *c, int64_t *physical) {
+    while (c->at > 0 && c->at < c->index->entries) { /* one being written now may be the newest; it is passed over */
+        const uint8_t *e = entry_at(c->index, c->at);
+        int32_t here = c->at, seconds = (int32_t)get32(e + 12), before = (int32_t)get32(e + 16);
+        if (seconds < 0) break;
+        int64_t stored = c->base + (int64_t)seconds * 1000;
+        int is_wanted = here < c->next && get32(e) == c->hash && stored >= c->begin && stored <= c->end;
+        if (is_wanted) *physical = (int64_t)get64(e + 4);
+        c->at = before <= 0 || before >= here || stored < c->begin ? 0 : before; /* chains only lead back: no loop, whatever the bytes */
+        if (c->at) __builtin_prefetch(entry_at(c->index, c->at));
+        if (is_wanted) return 1;
+    }
+    return c->at = 0;
+}
+
 /* ---- Python face ---- */
 static int index_init(hf_index *x, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"buffer", "slots", "entries", "reserved", NULL};
@@ -138,22 +158,12 @@ static PyObject *index_query(hf_index *x, PyObject *args) {
     if (count_max > QUERY_MAX) count_max = QUERY_MAX;
     int64_t *offsets = PyMem_RawMalloc((size_t)(count_max + 1) * sizeof *offsets);
     if (!offsets) return PyErr_NoMemory();
-    int32_t next = x->next;
     int count = 0;
     Py_buffer view;
     if (PyObject_GetBuffer(x->view.obj, &view, PyBUF_SIMPLE)) { PyMem_RawFree(offsets); return NULL; } /* it stays while we look */
     Py_BEGIN_ALLOW_THREADS /* the chain of a key goes all over a file that need not be in memory */
-    int64_t base = header64(x, BEGIN_TIME);
-    int32_t i = (int32_t)get32(slot_at(x, hash % x->slots));
-    while (i > 0 && i < x->entries && count < count_max) { /* one being written now may be the newest; it is passed over */
-        const uint8_t *e = entry_at(x, i);
-        int32_t seconds = (int32_t)get32(e + 12), before = (int32_t)get32(e + 16);
-        if (seconds < 0) break;
-        int64_t at = base + (int64_t)seconds * 1000;
-        if (i < next && get32(e) == hash && at >= begin && at <= end) offsets[count++] = (int64_t)get64(e + 4);
-        if (before <= 0 || before >= i || at < begin) break; /* chains only lead back: no loop, whatever the bytes */
-        i = before;
-    }
+    hf_chain chain = hf_chain_of(x, hash, begin, end);
+    while (count < count_max && hf_chain_next(&chain, &offsets[count])) count++;
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&view);
     PyObject *found = PyList_New(count);

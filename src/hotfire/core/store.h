@@ -50,7 +50,7 @@ int64_t hf_tags_code(hf_slice properties);
 int hf_record_keys(hf_slice topic, hf_slice properties, uint32_t *out, int room);
 int hf_record_has_key(hf_slice properties, hf_slice key); /* as the index files it: a tag behind its kind */
 PyObject *hf_derive_records(PyObject *module, PyObject *args);
-PyObject *hf_keyed_records(PyObject *module, PyObject *args);
+PyObject *hf_records_by_key(PyObject *module, PyObject *args);
 PyObject *hf_sql_verdict(PyObject *module, PyObject *args);
 PyObject *hf_sift_records(PyObject *module, PyObject *args);
 
@@ -93,6 +93,10 @@ extern PyTypeObject hf_index_type;
 int hf_index_full(hf_index *x);
 void hf_index_expect(hf_index *x, uint32_t hash); /* one that is put soon */
 void hf_index_put(hf_index *x, uint32_t hash, int64_t physical, int64_t timestamp);
+/* The entries of a hash whose records were stored in a span of time, newest first: the next one's log offset, or 0 at the end */
+typedef struct { hf_index *index; int64_t begin, end, base; int32_t at, next; uint32_t hash; } hf_chain;
+hf_chain hf_chain_of(hf_index *x, uint32_t hash, int64_t begin, int64_t end);
+int hf_chain_next(hf_chain *c, int64_t *physical);
 #define HF_KEY ""                  /* kinds of keys: given by users, */
 #define HF_TAG "T#"                /* or a tag */
 uint32_t hf_key_hash(hf_slice topic, const char *kind, hf_slice key);

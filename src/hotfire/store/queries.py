@@ -4,6 +4,7 @@ Each is answered on a thread of its own with plain reads, so that neither the lo
 a disk that has to seek; what it may look at is taken down before, on the loop, and stays until it is done.
 There are two lines, each with its thread: what clients ask, and the broker's own work, which has a time to
 keep and must not wait until a thousand of them have had their answers.
+What clients ask by key is answered several questions at a time (`keyline`).
 Only what is sound and readable is ever found. A key's hash only leads to candidates; the key itself decides.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from hotfire.store.config import ENTRY_BYTES
 from hotfire.store.consumequeue import ConsumeQueue
 from hotfire.store.disk import Bell, Disk
 from hotfire.store.keyindex import KeyIndexes
+from hotfire.store.keyline import Found, KeyLine, Together, Wanted
 from hotfire.store.reading import Reading
 from hotfire.store.scan import NEVER, Scanned, scan_records
 
@@ -70,6 +72,7 @@ class Queries:
         self._bell = Bell()
         self._asked: deque[Question] = deque()
         self._own: deque[Question] = deque()
+        self._keyed = KeyLine(self._ask_keyed, lambda: self._log.journal.is_written)
 
     def fileno(self) -> int:
         """Readable when an answer is there."""
@@ -77,27 +80,35 @@ class Queries:
 
     @property
     def waiting(self) -> int:
-        return len(self._asked) + len(self._own)
+        return self._asked_count + len(self._own)
+
+    @property
+    def _asked_count(self) -> int:
+        return len(self._asked) - self._keyed.calls + self._keyed.count
 
     @property
     def has_room(self) -> bool:
         """Whether one more client may ask; the broker's own work bounds itself."""
-        return len(self._asked) < WAITING_MAX
+        return self._asked_count < WAITING_MAX
 
-    def answers(self) -> list[tuple[object, Future[Any]]]:
+    def answers(self) -> list[tuple[object, Future[Any] | Found]]:
         """Tokens of the questions that are answered, with what came of them."""
         self._bell.silence()
-        done = []
+        done: list[tuple[object, Future[Any] | Found]] = []
         for line in (self._own, self._asked):
             while line and line[0].answer.done():
                 question = line.popleft()
-                done.append((question.token, question.answer))
+                if isinstance(question.token, Together):
+                    done += self._keyed.answered(question.token, question.answer)
+                else:
+                    done.append((question.token, question.answer))
         oldest = (line[0].number for line in (self._own, self._asked) if line)
         self._reading.answered = min(oldest, default=self._reading.asked)
         return done
 
     def close(self) -> None:
-        """After the disk's threads have ended."""
+        """After the disk's threads have ended: nobody looks at anything any more, and nobody asks."""
+        self._reading.answered = self._reading.asked
         self._bell.close()
 
     def _ask(self, work: Callable[[], Any], token: object, *, own: bool = False) -> None:
@@ -126,25 +137,27 @@ class Queries:
 
     def by_keys(self, wanted: Iterable[tuple[str, str, int]], token: object) -> None:
         """Of each topic, key and time, the records of that key stored since. For the broker's own work."""
-        works = [self._keyed(topic, key, COUNT_MAX, begin_ms, NEVER) for topic, key, begin_ms in wanted]
-        self._ask(lambda: [work() for work in works], token, own=True)
+        look, asked = self._looker(), list(wanted)
+
+        def work() -> list[list[bytes]]:
+            return [look.by_key(topic, key, COUNT_MAX, begin_ms, NEVER) for topic, key, begin_ms in asked]
+
+        self._ask(work, token, own=True)
 
     def by_key(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, token: object) -> None:
-        """Bytes of the records of a topic with this key or unique key, stored in the span, oldest first.
+        """The records of a topic with this key or unique key, stored in the span, in one piece, oldest first.
 
         Of more than so many the newest. The index knows times to the second, as the reference's.
         """
-        self._ask(self._keyed(topic, key, min(count_max, COUNT_MAX), begin_ms, end_ms), token)
+        self._keyed.add((topic, key, min(count_max, COUNT_MAX), begin_ms, end_ms), token)
+
+    def _ask_keyed(self, wanted: list[Wanted], token: Together) -> None:
+        look = self._looker()
+        self._ask(lambda: look.by_keys(wanted), token)
 
     def by_key_now(self, topic: str, key: str, begin_ms: int) -> list[bytes]:
         """The same of all stored since, at once: for a start, while there is no loop to hold up."""
-        return self._keyed(topic, key, COUNT_MAX, begin_ms, NEVER)()
-
-    def _keyed(
-        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
-    ) -> Callable[[], list[bytes]]:
-        look = self._looker()
-        return lambda: look.by_key(topic, key, count_max, begin_ms, end_ms)
+        return self._looker().by_key(topic, key, COUNT_MAX, begin_ms, NEVER)
 
     def offset_by_time(
         self, queue: ConsumeQueue | None, timestamp: int, *, upper: bool, token: object
@@ -223,7 +236,7 @@ class Looker:
         segments: dict[int, int],
         readable: int,
         summed_from: int,
-        files: Sequence[core.KeyIndex],
+        files: list[core.KeyIndex],
     ) -> None:
         self._files = files
         self._disk = disk
@@ -265,6 +278,33 @@ class Looker:
 
     def by_key(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """Records of a topic with this key, stored in the span, oldest first; of more the newest."""
+        (found,) = self.by_keys([(topic, key, count_max, begin_ms, end_ms)])
+        return apart(found.result())
+
+    def by_keys(self, wanted: list[Wanted]) -> list[Found]:
+        """The same of several keys, of each in one piece: of the first, and of more if that takes no time."""
+        # bytes that are no text read as this character, so only a text without it is the same as its bytes
+        is_text = not any("\ufffd" in topic + key for topic, key, *_ in wanted)
+        if not (core.COMPILED and self._disk.has_descriptors and is_text):
+            try:
+                return [Found(b"".join(self.by_key_plain(*wanted[0])))]
+            except OSError as error:
+                return [Found(error)]
+        bounds = (
+            self._log.segment_bytes,
+            self._readable,
+            self._summed_from,
+            RECORD_BYTES_MAX,
+            CANDIDATES_MAX,
+            BYTES_MAX,
+        )
+        asked = [
+            (topic.encode("utf-8", "replace"), key.encode("utf-8", "replace"), count_max, begin_ms, end_ms)
+            for topic, key, count_max, begin_ms, end_ms in wanted
+        ]
+        return [*map(Found, core.records_by_key(self._files, self._segments, bounds, asked))]
+
+    def by_key_plain(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[bytes]:
         wanted = key_hash(topic, key)
         found: dict[int, bytes] = {}
         looked, size = 0, 0
@@ -273,7 +313,7 @@ class Looker:
             for candidates_max in (count_max, CANDIDATES_MAX):
                 offsets = file.query(wanted, candidates_max, begin_ms, end_ms)
                 candidates = [at for at in dict.fromkeys(offsets[looked:]) if at not in found]
-                more = self.keyed(candidates, topic, key, count_max - len(found), BYTES_MAX - size)
+                more = self._with_keys(candidates, topic, key, count_max - len(found), BYTES_MAX - size)
                 found.update(more)
                 size += sum(len(data) for _, data in more)
                 if len(found) >= count_max or size > BYTES_MAX:
@@ -298,41 +338,25 @@ class Looker:
     def _is_entry(scanned: Scanned, index: int, key: object) -> bool:
         return scanned.queue_offset == index and (scanned.topic.decode(), scanned.queue_id) == key
 
-    def keyed(
+    def _with_keys(
         self, candidates: list[int], topic: str, key: str, count_max: int, bytes_max: int
     ) -> list[tuple[int, bytes]]:
         """Those of the records at these offsets that are of the topic and have the key, in the same order.
 
         At most so many, and at most so many bytes and one record more.
         """
-        # bytes that are no text read as this character, so only a text without it is the same as its bytes
-        if not core.COMPILED or not self._disk.has_descriptors or "\ufffd" in topic + key:
-            return self.keyed_plain(candidates, topic, key, count_max, bytes_max)
-        places = [(at, self._place(at)) for at in candidates]
-        return core.keyed_records(
-            [(place[0], place[1], at, place[2]) for at, place in places if place is not None],
-            self._summed_from,
-            topic.encode("utf-8", "replace"),
-            key.encode("utf-8", "replace"),
-            count_max,
-            bytes_max,
-        )
-
-    def keyed_plain(
-        self, candidates: list[int], topic: str, key: str, count_max: int, bytes_max: int
-    ) -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
         size = 0
         for at in candidates:
             if len(found) >= count_max or size > bytes_max:
                 break
-            data = self._keyed_plain(at, topic, key)
+            data = self._with_key(at, topic, key)
             if data is not None:
                 found.append((at, data))
                 size += len(data)
         return found
 
-    def _keyed_plain(self, physical: int, topic: str, key: str) -> bytes | None:
+    def _with_key(self, physical: int, topic: str, key: str) -> bytes | None:
         data = self.record(physical)
         if data is None:
             return None
@@ -391,3 +415,13 @@ class Looker:
 
     def _has_left(self, entry: bytes) -> bool:
         return len(entry) < ENTRY_BYTES or 0 <= _ENTRY.unpack(entry)[0] < min(self._segments)
+
+
+def apart(records: bytes) -> list[bytes]:
+    """Sound records that lie one behind the other, each for itself."""
+    found, at = [], 0
+    while at < len(records):
+        end = at + int.from_bytes(records[at : at + 4])
+        found.append(records[at:end])
+        at = end
+    return found

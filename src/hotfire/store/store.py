@@ -177,7 +177,6 @@ class Store:
             except OSError as error:  # `abort` stays, and the next start looks closely
                 self.fail(f"the store could not be closed cleanly: {error.strerror}")
         self._disk.finish()
-        self.queries.answers()
         self.queries.close()
         self.retention.close()
         self._reading.close()

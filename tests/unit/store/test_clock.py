@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hotfire.protocol.record import Record, decode_record
+from hotfire.protocol.record import Record, decode_record, iter_records
 from hotfire.store.config import RetentionConfig
 from tests.unit.store.driven import NOW_MS, Driven, ring
 
@@ -91,7 +91,7 @@ class Case:
         assert all(len(name) == 17 and name.isdecimal() for name in names), names
         driven.store.queries.by_key("t", "k0", 64, 0, 1 << 60, None)
         expected = [sent.body for sent in driven.sent if sent.properties.startswith(b"KEYS\x01k0\x02")]
-        assert [decode_record(data).body for data in answer(driven)] == expected[-64:]
+        assert [record.body for record in iter_records(answer(driven))] == expected[-64:]
         self._hold_times(records)
 
     def _hold_times(self, records: list[Record]) -> None:

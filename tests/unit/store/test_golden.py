@@ -79,7 +79,7 @@ def test_queries_answer_as_recorded(in_memory: Path) -> None:
         store.queries.by_key(
             query["topic"], query["key"], query["maxNum"], query["beginTimestamp"], query["endTimestamp"], 0
         )
-        offsets = [decode_record(data).physical_offset for data in ask(store)]
+        offsets = [record.physical_offset for record in iter_records(ask(store))]
         recorded = {i: int(i[-16:], 16) for i in query["offsetMsgIds"] if query["key"] in keys[i]}
         assert offsets == sorted(set(recorded.values())), query
     assert len(queries["byKey"]) > 50

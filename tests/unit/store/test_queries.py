@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from hotfire.protocol.record import decode_record, key_hash
+from hotfire.protocol.record import decode_record, iter_records, key_hash
 from hotfire.store.disk import Bell
+from hotfire.store.keyline import Found, Together, Wanted
+from hotfire.store.queries import Looker, Queries
 from tests.unit.store.driven import NOW_MS, Driven, Sent, ring
 
 
@@ -23,7 +25,7 @@ def by_key(
     driven: Driven, topic: str, key: str, count: int = 64, begin: int = 0, end: int = 1 << 60
 ) -> list[bytes]:
     driven.store.queries.by_key(topic, key, count, begin, end, None)
-    return [decode_record(data).body for data in ask(driven)]
+    return [record.body for record in iter_records(ask(driven))]
 
 
 def by_time(driven: Driven, timestamp: int, *, upper: bool = False) -> int:
@@ -186,3 +188,69 @@ def test_a_bell_that_nobody_holds_leaves_no_descriptor() -> None:
     del bell
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+def calls_of(queries: Queries, *, is_shared: bool) -> list[int]:
+    """How many questions each call has that is made from now on, while messages are stored or not."""
+    line, calls = queries._keyed, list[int]()
+    ask = line._ask
+
+    def counted(wanted: list[Wanted], token: Together) -> None:
+        calls.append(len(wanted))
+        ask(wanted, token)
+
+    line._ask, line._is_shared = counted, lambda: is_shared
+    return calls
+
+
+def test_questions_that_come_meanwhile_are_answered_together(tmp_path: Path) -> None:
+    """However many wait there are two calls under way, each question has its own answer, in their order."""
+    with Driven(tmp_path) as driven:
+        for number in range(30):
+            send(driven, b"%d" % number, KEYS=f"k{number}")
+        queries, goes_on = driven.store.queries, threading.Event()
+        calls = calls_of(queries, is_shared=False)
+        queries.look(lambda _: goes_on.wait(), "slow")
+        for number in range(30):
+            queries.by_key("t", f"k{number}", 1, 0, 1 << 60, number)
+        assert (queries.waiting, calls) == (31, [1, 1])
+        goes_on.set()
+        found: list[Any] = []
+        while queries.waiting:
+            ring(queries.fileno())
+            found += queries.answers()
+            assert queries.waiting == 31 - len(found)
+        assert [token for token, _ in found] == ["slow", *range(30)]
+        bodies = [record.body for _, answer in found[1:] for record in iter_records(answer.result())]
+        assert bodies == [b"%d" % number for number in range(30)]
+        assert (sum(calls), max(calls)) == (30, 8)
+
+
+def test_while_messages_are_stored_each_question_has_a_call_of_its_own(tmp_path: Path) -> None:
+    """There is a rest after each call: several questions in one would be felt by those who send."""
+    with Driven(tmp_path) as driven:
+        send(driven, b"one", KEYS="k")
+        queries = driven.store.queries
+        calls = calls_of(queries, is_shared=True)
+        for number in range(12):
+            queries.by_key("t", "k", 1, 0, 1 << 60, number)
+        while queries.waiting:
+            ring(queries.fileno())
+            queries.answers()
+        assert calls == [1] * 12
+
+
+def test_a_call_that_fails_fails_its_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them waits for ever, and the next is answered."""
+    with Driven(tmp_path) as driven:
+        send(driven, b"one", KEYS="k")
+
+        def fail(look: Looker, wanted: object) -> list[Found]:
+            raise MemoryError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Looker, "by_keys", fail)
+            driven.store.queries.by_key("t", "k", 1, 0, 1 << 60, None)
+            with pytest.raises(MemoryError):
+                ask(driven)
+        assert by_key(driven, "t", "k") == [b"one"]

@@ -53,9 +53,9 @@ def by_key(broker: Broker, call: Call[QueryMessage]) -> Outcome:
         raise BrokerRefused(ResponseCode.SYSTEM_ERROR, f"maxNum is {count_max}, ask for 1 message or more")
     timestamp, offset = broker.store.indexed_end
 
-    def answer(found: list[bytes]) -> Outcome:
-        if found and count_max:
-            return Answer(reply(timestamp, offset), body=b"".join(found))
+    def answer(found: bytes) -> Outcome:
+        if found:
+            return Answer(reply(timestamp, offset), body=found)
         why = (
             "can not find message, maybe time range not correct"
             if broker.config.message_index_enable
