@@ -53,6 +53,7 @@ PyObject *hf_derive_records(PyObject *module, PyObject *args);
 PyObject *hf_keyed_records(PyObject *module, PyObject *args);
 PyObject *hf_sql_verdict(PyObject *module, PyObject *args);
 PyObject *hf_sift_records(PyObject *module, PyObject *args);
+PyObject *hf_timer_units(PyObject *module, PyObject *args);
 
 /* ---- queue ---- */
 typedef struct { int64_t base, count; Py_buffer view; } hf_window;
@@ -215,7 +216,12 @@ typedef struct {
     size_t scratch_room, waiting_size, waiting_room, half_room, ready_size;
     size_t fetched;                     /* bytes of halves read in this call */
     PyObject *cached_name, *cached_topic;
-    long long sends, pulls;
+    struct {
+        hf_queue *queue;                /* where messages with a time wait; NULL: they are left to the handler */
+        PyObject *queue_ref, *wheel, *broker_name;
+        int64_t most_ms, congest_max;   /* the longest delay; messages due in one second */
+    } timers;
+    long long sends, pulls, delivered;
 } hf_lane;
 void hf_lane_begin(hf_lane *l);
 /* Serves whole frames; why it stopped, or -1 with an exception. Replies are left in `waiting` and `ready`, behind what is there */
