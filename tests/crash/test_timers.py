@@ -41,13 +41,14 @@ class DyingHotfire(HotfireProcess):
     """Dies at `point` if there is one: step, moment, and how often that comes before."""
 
     point: tuple[str, str, int] | None = None
+    lane = True
 
     @property
     def hits(self) -> Path:
         return self.directory / "hits"
 
     def _command(self) -> list[str]:
-        command = super()._command()
+        command = [*super()._command(), "--set", f"fastLaneEnable={str(self.lane).lower()}"]
         if self.point is None:
             return command
         dying = [sys.executable, "-m", "tests.crash.timerdying", str(self.hits), *map(str, self.point)]
@@ -92,12 +93,12 @@ def kill_at_each_step(directory: Path, kills: int) -> None:
     rng = random.Random(SEED)
     server = DyingHotfire(directory, arguments=[word for pair in SETTINGS for word in ("--set", pair)])
     acknowledged: dict[bytes, int] = {}
-    points = [(step, MOMENTS[kill % 2]) for step in STEPS for kill in range(kills)]
+    points = [(step, MOMENTS[kill % 2], kill // 2 % 2 == 0) for step in STEPS for kill in range(kills)]
     rng.shuffle(points)
     with server:
         create_topic(server.broker, TOPIC, QUEUES)
         server.kill9()
-        for life, (step, moment) in enumerate(points):
+        for life, (step, moment, server.lane) in enumerate(points):
             server.point = step, moment, rng.randrange(1, WHEN_MAX[step])
             with suppress(ProcessFailed):  # it died before it was ready
                 server.restart()
@@ -105,7 +106,7 @@ def kill_at_each_step(directory: Path, kills: int) -> None:
             assert server.process.wait(WAIT_S) == -signal.SIGKILL, f"life {life}: not struck at {step}"
         hits = Counter(line.split()[0] for line in server.hits.read_text().splitlines())
         assert hits == Counter(dict.fromkeys(STEPS, kills))
-        server.point = None
+        server.point, server.lane = None, True
         server.restart()
         found = asyncio.run(await_all(server, acknowledged))
         assert not acknowledged.keys() - found.keys(), "acknowledged and not delivered"
@@ -117,7 +118,9 @@ def kill_at_each_step(directory: Path, kills: int) -> None:
 
 
 def test_killed_at_each_durable_step(tmp_path: Path) -> None:
-    """Five kills at each step, with it in memory alone or just written: all come, each once, none early."""
+    """Five kills at each step, with it in memory alone or just written, by the lane or by handlers: all come,
+    each once, none early.
+    """
     kill_at_each_step(tmp_path, KILLS_PER_STEP)
 
 

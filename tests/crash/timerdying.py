@@ -4,7 +4,8 @@
 
 STEP is one of `hotfire.broker.timers.DURABLE_STEPS`, but for the clock's: no test sets that of the machine.
 MOMENT is `placed`, with the step in memory alone or not begun, or `written`, with it done and nobody told. It
-dies when that happens for the WHENth time, and writes step and moment into the file HITS before.
+dies when that happens for the WHENth time, and writes step and moment into the file HITS before. What the
+compiled lane has done is looked at when it returns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hotfire.broker import timing
+from hotfire.broker.timerdelivery import Batch, Delivery
 from hotfire.broker.timers import DURABLE_STEPS
+from hotfire.broker.transactions import Transactions
 from hotfire.cli import main
 from hotfire.model import TIMER_TOPIC
 from hotfire.protocol.record import Record, parse_properties
@@ -44,7 +47,28 @@ def doom(fate: Fate) -> None:
             fate.strike(self)
         return placed
 
+    by_lane = {"park": 0, "re-put": 0}
+    served, copied = Transactions.lane_has_served, Delivery._copy_by_lane
+
+    def count(store: Store, step: str, done: int) -> None:
+        while by_lane[step] < done:
+            by_lane[step] += 1
+            if fate.met(step):
+                fate.strike(store)
+
+    def lane_has_served(self: Transactions, now_ms: int) -> None:
+        served(self, now_ms)
+        if (lane := self._broker.fast.lane) is not None:  # nothing but timer messages is sent here
+            count(self._store, "park", lane.sends)
+
+    def copy_by_lane(self: Delivery, batch: Batch) -> None:
+        copied(self, batch)
+        if self.lane is not None:
+            count(self._store, "re-put", self.lane.delivered)
+
     Store.append_all = append_all  # type: ignore[method-assign]
+    Transactions.lane_has_served = lane_has_served  # type: ignore[method-assign]
+    Delivery._copy_by_lane = copy_by_lane  # type: ignore[method-assign]
     steps: list[tuple[str, type, str]] = [
         ("log", TimerLog, "write"), ("wheel", TimerWheel, "put"), ("wheel", TimerWheel, "clear"),
         ("checkpoint", TimerCheckFile, "write"),

@@ -91,8 +91,7 @@ class Broker(Heart):
         self.offsets = Offsets(store.table("consumerOffset.json"))
         self.clients = Clients(config.channel_expired_timeout, lambda: self.topics_changed())
         self.conditions = Conditions(config, store, now_ms)
-        self.asks = Asks()
-        self.locks = QueueLocks()
+        self.asks, self.locks = Asks(), QueueLocks()
         self.parked = Parked(config.parked_pulls_max, config.parked_pulls_per_connection_max)
         self.waking = Waking(self.parked)
         self.cold = ColdReads()
@@ -105,6 +104,7 @@ class Broker(Heart):
         self.statistics = Statistics(config.broker_cluster_name, now_ms)
         self.fast = FastLane(config, store, advertised, self.suffix, self.transactions.outcomes.places)
         self.has_lane = self.fast.lane is not None
+        self.delays.use(self.fast)
         self.settings_file: SettingsFile | None = None  # the one given at the start, if any
         self.config_version = DataVersion()
         self.topics_changed: Callable[[], None] = lambda: None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hotfire.broker.config import BrokerConfig
+from hotfire.broker.fastlane import FastLane
 from hotfire.broker.schedule import Fetch, Schedule
 from hotfire.broker.timermetrics import TimerMetrics
 from hotfire.broker.timers import Timers
@@ -19,6 +20,11 @@ class Delays:
         progress, period_ms = store.table("delayOffset.json"), config.flush_delay_offset_interval
         self.schedule = Schedule(store, delays_ms(config.message_delay_level), progress, period_ms)
         self.timers = Timers(store, config, TimerMetrics(store.table("timermetrics")))
+
+    def use(self, fast: FastLane) -> None:
+        """Let the lane do of the timers' work what it can."""
+        fast.take_timers(self.timers.queue, self.timers.files.wheel)
+        self.timers.delivery.lane = fast.lane
 
     def load(self, now_ms: int) -> None:
         self.schedule.load(now_ms)

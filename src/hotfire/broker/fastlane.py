@@ -19,6 +19,7 @@ from hotfire.protocol.record import BLANK_BYTES, PROPERTIES_BYTES_MAX, RECORD_BY
 from hotfire.store.reading import PULL_LIMITS
 from hotfire.store.sifting import COST_MAX
 from hotfire.store.store import Store
+from hotfire.store.timerwheel import TimerWheel
 
 GRANTS_MAX = 65_536
 GRANT_CODES_MAX, GRANT_EXPRESSION_CHARACTERS_MAX, GRANT_PROGRAM_BYTES_MAX = 64, 1024, 4096
@@ -53,6 +54,7 @@ class FastLane:
         self._topics: dict[bytes, tuple[tuple[core.Queue, ...], tuple[core.Queue, ...], int]] = {}
         self._grants: dict[bytes, tuple[int, tuple[int, ...] | bytes | None, int, Token]] = {}
         self._keys_of_group: dict[str, set[bytes]] = {}
+        self._timers: tuple[core.Queue, TimerWheel] | None = None
         self.lane: core.Lane | None = None
         # It asks for a new segment until its record fits: give it only records that fit an empty one.
         largest = config.mapped_file_size_commit_log - BLANK_BYTES - RECORD_BYTES_BESIDE_BODY_MAX
@@ -77,6 +79,19 @@ class FastLane:
                 halves=halves,
             )
             self.lane.takes_halves = not config.reject_transaction_message
+
+    def take_timers(self, queue: core.Queue, wheel: TimerWheel) -> None:
+        """Messages with a time of their own are parked by the lane: in this queue, as this wheel has room."""
+        self._timers = queue, wheel
+        self._settle_timers()
+
+    def _settle_timers(self) -> None:
+        if self.lane is None or self._timers is None:
+            return
+        config, (queue, wheel) = self._config, self._timers
+        parks = queue if config.timer_wheel_enable else None
+        name, most_ms = config.broker_name.encode(), config.timer_max_delay_sec * 1000
+        self.lane.take_timers(parks, wheel, name, most_ms, config.timer_congest_num_each_slot)
 
     def topic_changed(self, topic: TopicConfig) -> None:
         """Let the lane serve `topic`; topics with rules of their own stay with the handlers."""
@@ -105,6 +120,7 @@ class FastLane:
         self.revoke_all()
         if self.lane is not None:
             self.lane.takes_halves = not config.reject_transaction_message
+            self._settle_timers()
         limits_changed = before.topic_backlog_max != config.topic_backlog_max
         if limits_changed or before.broker_permission != config.broker_permission:
             for topic in topics:

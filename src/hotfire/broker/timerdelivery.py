@@ -1,8 +1,9 @@
 """Timer messages on their way out of the wheel: read, looked up after a start, copied to their real topics.
 
-One batch is under way at a time. Its records are in memory as a rule, for those that are not are read ahead
-when their slot is opened; else the batch waits for a thread beside the loop. A message goes one of five ways:
-it was taken back, its time was moved, it was copied before a crash, it is put into the wheel again, or it is
+One batch is under way at a time. The lane copies what is in memory and in no doubt; the rest goes message by
+message, some in a step. Their records are in memory as a rule, for those that are not are read ahead when
+their slot is opened; else the batch waits for a thread beside the loop. A message goes one of five ways: it
+was taken back, its time was moved, it was copied before a crash, it is put into the wheel again, or it is
 copied to its real topic.
 """
 
@@ -14,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hotfire import core
 from hotfire.broker import timing
 from hotfire.broker.call import Task
 from hotfire.broker.put import Undeliverable, unparked
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hotfire.broker")
 
 BYTES_MAX = 1 << 20
+LANE_COUNT_MAX = 512
+"""Messages taken out at once for the lane: some 1 ms."""
 WARM_MAX = 5000
 """Messages of a slot read ahead."""
 RETRY_MS = 100
@@ -46,6 +50,7 @@ class Batch:
     slot: OpenSlot
     entries: list[Entry]
     records: list[Record | None] = field(default_factory=list)
+    """Of the next entries: those that go one by one."""
     copied: set[int] = field(default_factory=set)
     """Places of messages whose copy was found in the log."""
     at: int = 0
@@ -58,6 +63,7 @@ class Delivery:
     def __init__(self, store: Store, timers: Timers) -> None:
         self._store = store
         self._timers = timers
+        self.lane: core.Lane | None = None
         self._batch: Batch | None = None
         self._retry_ms = 0
         self._doubt_end = self._doubt_ms = 0
@@ -90,11 +96,16 @@ class Delivery:
         while self._dealt and (first := next(iter(self._dealt.items())))[1] < self._timers.read_s:
             del self._dealt[first[0]]
         if self._batch is None:
-            self._begin(count_max)
-        if self._batch is not None and not self._batch.is_waiting:
-            self._copy(self._batch)
-
-    # --- reading ---
+            self._begin(count_max if self.lane is None else LANE_COUNT_MAX)
+        batch = self._batch
+        if batch is None or batch.is_waiting:
+            return
+        if not batch.records:
+            self._copy_by_lane(batch)
+            if batch.at < len(batch.entries):
+                self._load(batch, batch.entries[batch.at : batch.at + count_max])
+        if not batch.is_waiting:
+            self._copy(batch)
 
     def _begin(self, count_max: int) -> None:
         timers = self._timers
@@ -102,10 +113,35 @@ class Delivery:
             slot = timers.open[time_s]
             entries = slot.take(timers.now_ms, count_max, BYTES_MAX)
             if entries:
+                self._batch = Batch(slot, entries)
                 break
-        else:
+
+    # --- by the lane ---
+
+    def _copy_by_lane(self, batch: Batch) -> None:
+        """Those before the first that is in doubt; none while recalls are on their way into the wheel."""
+        timers, slot = self._timers, batch.slot
+        if self.lane is None or timers.recalls or self._dealt:
             return
-        self._batch = batch = Batch(slot, entries)
+        if not self._store.is_writeable:  # who goes one by one is told why
+            return
+        begun = batch.at
+        batch.at, topics = self.lane.deliver(
+            batch.entries, begun, slot.deleted, timers.now_ms,
+            self._doubt_end, self._doubt_ms, timers.window.far_ms, timers.shifts.below,
+        )  # fmt: skip
+        count = batch.at - begun
+        if not count:
+            return
+        for topic, copies in topics:
+            timers.metrics.count(topic.decode(), -copies, timers.now_ms)
+        self.moved += count
+        slot.end, slot.has_dealt = self._store.end, True
+        slot.under_way -= count
+
+    # --- reading ---
+
+    def _load(self, batch: Batch, entries: list[Entry]) -> None:
         pieces = [(physical, abs(size)) for physical, size in entries]
         data = self._store.queries.in_memory(pieces)
         if data is None:
@@ -153,15 +189,17 @@ class Delivery:
         self._decode(self._batch, found)
 
     def _decode(self, batch: Batch, found: list[bytes | None]) -> None:
-        for (physical, _), data in zip(batch.entries, found, strict=True):
-            batch.records.append(_timer_record(data, physical))
-        self._look_up(batch)
+        entries = batch.entries[batch.at : batch.at + len(found)]
+        batch.records = [
+            _timer_record(data, physical) for (physical, _), data in zip(entries, found, strict=True)
+        ]
+        self._look_up(batch, entries)
 
-    def _look_up(self, batch: Batch) -> None:
+    def _look_up(self, batch: Batch, entries: list[Entry]) -> None:
         """Of those that were in the log at the start, which were copied before: delivered, or rolled."""
         doubtful: list[tuple[int, Record]] = []
         keys: list[tuple[str, str, int]] = []
-        for (physical, size), record in zip(batch.entries, batch.records, strict=True):
+        for (physical, size), record in zip(entries, batch.records, strict=True):
             if record is None or physical >= self._doubt_end:
                 continue
             named = parse_properties(record.properties)
@@ -207,8 +245,8 @@ class Delivery:
     # --- copying ---
 
     def _copy(self, batch: Batch) -> None:
-        while batch.at < len(batch.entries):
-            entry, record = batch.entries[batch.at], batch.records[batch.at]
+        while batch.records:
+            entry, record = batch.entries[batch.at], batch.records[0]
             try:
                 end = self._deliver(batch, entry, record)
             except (Undeliverable, LocalProtocolError) as error:
@@ -223,7 +261,9 @@ class Delivery:
             batch.slot.has_dealt = True
             batch.slot.under_way -= 1
             batch.at += 1
-        self._batch = None
+            batch.records.pop(0)
+        if batch.at == len(batch.entries):
+            self._batch = None
 
     def _deliver(self, batch: Batch, entry: Entry, record: Record | None) -> int:
         """Deal with one message: where its copy ends in the log, 0 when none was made."""

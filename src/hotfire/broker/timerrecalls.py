@@ -18,6 +18,9 @@ class Recalls:
     def __init__(self) -> None:
         self._waiting: dict[tuple[int, str], int] = {}
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def check_room(self) -> None:
         if len(self._waiting) >= WAITING_MAX:
             raise BrokerRefused(

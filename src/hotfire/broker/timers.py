@@ -37,6 +37,8 @@ from hotfire.broker import timerslots, timing
 from hotfire.broker.call import Task
 from hotfire.broker.config import BrokerConfig
 from hotfire.broker.timerdelivery import Delivery
+from hotfire.broker.timerends import last_taken_up, leave_the_rest
+from hotfire.broker.timerintake import COUNT_MAX, Taken, take_many
 from hotfire.broker.timerkeeping import Keeping
 from hotfire.broker.timermetrics import TimerMetrics
 from hotfire.broker.timerrecalls import Recalls
@@ -52,7 +54,7 @@ from hotfire.store.queries import Looker
 from hotfire.store.reading import Read, ReadStatus
 from hotfire.store.store import Store
 from hotfire.store.timerfiles import TimerFiles
-from hotfire.store.timerlog import DELETE, NONE, ROLL, Unit
+from hotfire.store.timerlog import DELETE, ROLL, Unit, units_in
 
 log = logging.getLogger("hotfire.broker")
 
@@ -67,17 +69,16 @@ DURABLE_STEPS = {
 }
 STEP_COUNT_MAX = 64
 STEP_BYTES_MAX = 1 << 20
-"""Messages and bytes taken up in one step: some 2 ms."""
+"""Messages and bytes taken up in one step, one by one: some 2 ms."""
 DELIVERED_MAX = 48
-"""Messages delivered in one step: some 3 ms."""
+"""Messages delivered in one step, one by one: some 3 ms."""
 AHEAD_MS = 2000
 """Slots are opened so long before their time: a chain may have to come from the disk, and its messages."""
 OPEN_MAX = 64
 """Slots open at once when many are behind."""
 EMPTY_PASSED_MAX, RUNS_PASSED_MAX = 20_000, 40
 """Empty slots, and runs of them, passed over in one step after a long rest: some 2 ms."""
-BEHIND_MS, RETRY_MS = 5, 100
-DROP_PERIOD_MS = 30_000
+BEHIND_MS, RETRY_MS, DROP_PERIOD_MS = 5, 100, 30_000
 BEHIND_S = 60
 """Delivery is behind: nothing leaves the log because of its age."""
 FOR_EVER_MS = 1 << 62
@@ -94,7 +95,7 @@ class Timers:
         self.metrics = metrics
         self.files = TimerFiles(store.queries.disk, config.mapped_file_size_timer_log)
         self.queue = store.queue(TIMER_TOPIC, 0)
-        self._delivery = Delivery(store, self)
+        self.delivery = Delivery(store, self)
         self.window = Window(config, self.files.wheel)
         self._keeping = Keeping(store, self.files)
         self.recalls = Recalls()
@@ -116,9 +117,8 @@ class Timers:
         """The wheel has not come round to take up the next message."""
         self._is_unordered = False
         """The last unit was put off, and is not of the message taken up last."""
-        self.now_ms = self._flushed_ms = self._dropped_ms = 0
-        self._retry_ms = 0
-        self._record_end = 0
+        self.now_ms = self._flushed_ms = self._dropped_ms = self._retry_ms = 0
+        self._record_end, self._count_max = 0, STEP_COUNT_MAX
         self._reading: Read | None = None
         self._complaint = ""
 
@@ -146,7 +146,7 @@ class Timers:
         self._taken_up_s = self.read_s
         self._unknown_below = self.queue.max
         self.shifts.load(self.queue.min, self.queue.max)
-        self._delivery.start()
+        self.delivery.start()
         self._spare()
         self.metrics.load(now_ms)
 
@@ -159,41 +159,15 @@ class Timers:
         self.now_ms = max(now_ms, self.now_ms)
         self._settle()
         if self.is_used:
-            self._leave_the_rest()
+            self.delivery.stop()
+            marked_s = self.read_s if self._is_unordered else None
+            slots, last = self.open.values(), last_taken_up(self._store, self.queue, self.position)
+            leave_the_rest(self.files, slots, last, now_ms=self.now_ms, marked_s=marked_s)
             self._keeping.note(self.position, self._record_end, self.read_s)
             self.files.flush(self._keeping.check(self.now_ms))
         self.metrics.save(now_ms)
         self.shifts.save()
         self.close()
-
-    def _leave_the_rest(self) -> None:
-        """Seconds of which some was delivered keep the rest: who goes on here need not look for copies.
-
-        The reference takes up again what lies in the queue behind the message of the last unit of all. So the
-        last is a mark: it deletes, but its message, the last taken up, says nothing that is to be deleted.
-        """
-        self._delivery.stop()
-        written_ms = self.now_ms // 1000 * 1000
-        last = self._last_taken_up()
-        marked_s = self.read_s if self._is_unordered else None
-
-        def mark(time_s: int) -> Unit | None:
-            return None if last is None else Unit(NONE, 1 | DELETE, written_ms, time_s * 1000, *last, 0)
-
-        for slot in self.open.values():
-            if slot.has_dealt and not slot.is_loading:
-                self.files.leave_only(slot.time_s, list(slot.units(written_ms)), mark(slot.time_s))
-                marked_s = None
-        if marked_s is not None and (unit := mark(marked_s)) is not None:
-            self.files.mark(unit)
-
-    def _last_taken_up(self) -> tuple[int, int] | None:
-        """Where the last message taken up lies and its size; None when it has left."""
-        index = self.position - 1
-        if index < self.queue.min or self._store.tags_at(TIMER_TOPIC, 0, index) is None:
-            return None
-        entry = self.queue.entry(index)
-        return None if entry is None else entry[:2]
 
     @property
     def is_used(self) -> bool:
@@ -227,10 +201,10 @@ class Timers:
         if not self.is_used:
             return None
         soonest = max(self._retry_ms, self.now_ms + BEHIND_MS)
-        if (self.position < self.queue.max and self._reading is None) or self._delivery.is_ready:
+        if (self.position < self.queue.max and self._reading is None) or self.delivery.is_ready:
             return soonest
         due = [(self._opened_s + 1) * 1000 - AHEAD_MS]
-        if not self._delivery.is_busy:
+        if not self.delivery.is_busy:
             due += [at for slot in self.open.values() if (at := slot.due_ms()) is not None]
         return max(min(due), soonest)
 
@@ -240,7 +214,7 @@ class Timers:
         self._flushed_ms += by_ms
         self._dropped_ms += by_ms
         self._retry_ms += by_ms
-        self._delivery.clock_moved(by_ms)
+        self.delivery.clock_moved(by_ms)
         if by_ms > 0:
             self.shifts.add(self.queue.next, by_ms)
             if self.is_used:
@@ -260,7 +234,7 @@ class Timers:
         self._note_mark()
         self._open_slots()
         if self.position >= self._unknown_below or self._is_held:  # every recall is known by now
-            self._delivery.step(DELIVERED_MAX // 3 if taken_up > STEP_COUNT_MAX // 4 else DELIVERED_MAX)
+            self.delivery.step(DELIVERED_MAX // 3 if taken_up > STEP_COUNT_MAX // 4 else DELIVERED_MAX)
         self._settle()
 
     # --- what is put ---
@@ -291,7 +265,7 @@ class Timers:
             self._mark = self.now_ms // 1000, self.queue.next
 
     def _take_up(self) -> int:
-        """Messages taken up from the queue into the wheel, at most a step's."""
+        """Take up a step's messages from the queue into the wheel; how many one by one."""
         if self.position >= self.queue.max or self._reading is not None:
             return 0
         if self.position < self.queue.min:
@@ -301,7 +275,7 @@ class Timers:
             )  # fmt: skip
             self.position = self.queue.min
         found = self._store.read(
-            TIMER_TOPIC, 0, self.position, count_max=STEP_COUNT_MAX, bytes_max=STEP_BYTES_MAX, bulk=True
+            TIMER_TOPIC, 0, self.position, count_max=self._count_max, bytes_max=STEP_BYTES_MAX, bulk=True
         )
         if found.status is not ReadStatus.FOUND:
             self._pass_over(found)
@@ -332,39 +306,65 @@ class Timers:
             self._retry_ms = self.now_ms + RETRY_MS
 
     def _take_in(self, found: Read) -> int:
+        """Many at once, and behind those some one by one; how many of these."""
         assert found.data is not None
-        units: list[tuple[Unit, dict[str, str]]] = []
-        held, end = None, self._record_end
-        for record in iter_records(found.data, check_crc=False):
-            end = record.physical_offset + record.size
-            named = parse_properties(record.properties)
-            due = self._due_ms(record, named)
-            if due is None:
-                continue
-            unit = self.window.unit(record, due, named, self.now_ms, self.read_s)
-            if not self.files.has_place(unit.slot, self.read_s):
-                held = record.queue_offset  # the wheel has not come round: its place is still another's
-                break
-            units.append((unit, named))
+        at = 0
         try:
-            if units:
-                self.files.add([unit for unit, _ in units])
-                self._is_unordered = False
+            if self.position >= self._anew[0] and (taken := self._take_many(found.data)):
+                at = taken.consumed
+            behind = None if at == len(found.data) else self._take_some(found.data, at)
         except OSError as error:
             self._complain(f"timer messages wait to be taken up: {error}")
             self._retry_ms = self.now_ms + RETRY_MS
             return 0
         self._complaint = ""
+        self._count_max = STEP_COUNT_MAX if at < len(found.data) else COUNT_MAX
+        one_by_one, self.position = self.position, found.next_offset if behind is None else behind
+        self.recalls.taken_up(self.position)
+        return self.position - one_by_one
+
+    def _take_many(self, data: bytes) -> Taken | None:
+        taken = take_many(
+            self.files, data, now_ms=self.now_ms, read_s=self.read_s, window_ms=self.window.size_ms
+        )
+        if taken is None:
+            return None
+        self._is_unordered = self._is_held = False
+        if not self.open.keys().isdisjoint(taken.seconds):
+            for unit in units_in(taken.units):
+                self._show(unit, "")
+        for topic, count in taken.topics:
+            self.metrics.count(topic.decode(), count, self.now_ms)
+        self.position, self._record_end = taken.position, taken.record_end
+        return taken
+
+    def _take_some(self, data: bytes, at: int) -> int | None:
+        """The next place of the queue, or None when these were all."""
+        units: list[tuple[Unit, dict[str, str]]] = []
+        behind, is_held, end = None, False, self._record_end
+        for count, record in enumerate(iter_records(data, at, check_crc=False)):
+            if count == STEP_COUNT_MAX:
+                behind = record.queue_offset
+                break
+            named = parse_properties(record.properties)
+            due = self._due_ms(record, named)
+            if due is not None:
+                unit = self.window.unit(record, due, named, self.now_ms, self.read_s)
+                if not self.files.has_place(unit.slot, self.read_s):
+                    behind, is_held = record.queue_offset, True  # its place is still another's
+                    break
+                units.append((unit, named))
+            end = record.physical_offset + record.size
+        if units:
+            self.files.add([unit for unit, _ in units])
+            self._is_unordered = False
         for unit, named in units:
             self._show(unit, named.get(timing.DELETES, ""))
             self.metrics.count(named["REAL_TOPIC"], -1 if unit.magic & DELETE else 1, self.now_ms)
-        self.position = found.next_offset if held is None else held
-        self.recalls.taken_up(self.position)
-        self._is_held = held is not None
-        if held is not None:
+        self._is_held, self._record_end = is_held, end
+        if is_held:
             self._retry_ms = self.now_ms + RETRY_MS
-        self._record_end = end
-        return found.count
+        return behind
 
     def _due_ms(self, record: Record, named: dict[str, str]) -> int | None:
         """When a message of the queue is due; None when it never is, or was delivered."""
@@ -375,7 +375,7 @@ class Timers:
                 record.queue_offset, record.physical_offset,
             )  # fmt: skip
             return None
-        (below, before_s), over = self._anew, due + self._delivery.shift_ms(record, named)
+        (below, before_s), over = self._anew, due + self.delivery.shift_ms(record, named)
         if record.queue_offset < below and (over - 1) // 1000 < before_s:
             return None  # delivered before the files were lost
         return due
@@ -456,7 +456,7 @@ class Timers:
                 self._opened_s = min(self._opened_s, slot.time_s - 1)
             return
         slot.take_in(*done.result())
-        self._delivery.warm(slot)
+        self.delivery.warm(slot)
 
     def _over_s(self) -> int:
         """Seconds before this are over; while a message waits for its place, whoever holds that must go."""

@@ -21,6 +21,11 @@ class Shifts:
         self._shifts: list[tuple[int, int]] = []
         self._is_owed = False
 
+    @property
+    def below(self) -> int:
+        """The position from which on nothing was shifted."""
+        return max((below for below, _ in self._shifts), default=0)
+
     def load(self, queue_min: int, queue_max: int) -> None:
         """What was kept. Positions behind the queue's end were of messages a crash has taken; others will
         be there soon, and are not meant."""

@@ -44,14 +44,18 @@ class Line:
             return self.offsets.index(physical, self._first) >= 0
         return False
 
-    def first(self) -> Entry:
-        return self.offsets[self._first], self.sizes[self._first]
-
     def left(self) -> Iterator[Entry]:
         return zip(self.offsets[self._first :], self.sizes[self._first :], strict=True)
 
-    def pop(self) -> None:
-        self._first += 1
+    def take(self, count_max: int, bytes_max: int) -> tuple[list[Entry], int]:
+        """The first so many, until the bytes are used up; and how many bytes are left."""
+        begin = end = self._first
+        most = min(len(self.offsets), begin + count_max)
+        while end < most and bytes_max > 0:
+            bytes_max -= abs(self.sizes[end])
+            end += 1
+        self._first = end
+        return list(zip(self.offsets[begin:end], self.sizes[begin:end], strict=True)), bytes_max
 
 
 Lines = dict[int, Line]
@@ -169,13 +173,12 @@ class OpenSlot:
     def take(self, now_ms: int, count_max: int, bytes_max: int) -> list[Entry]:
         """Messages due by now, at most so many and so many bytes and one message more; they are under way."""
         taken: list[Entry] = []
-        for entry, line in self._due(now_ms):
-            if len(taken) >= count_max or bytes_max <= 0:
+        for millisecond in self._due(now_ms):
+            line = self.lines[millisecond]
+            found, bytes_max = line.take(count_max - len(taken), bytes_max)
+            taken += found
+            if line:
                 break
-            taken.append(entry)
-            line.pop()
-            bytes_max -= abs(entry[1])
-        for millisecond in [at for at, line in self.lines.items() if not line]:
             del self.lines[millisecond]
         self.under_way += len(taken)
         return taken
@@ -190,10 +193,8 @@ class OpenSlot:
         for physical, size in self.deleting:
             yield Unit(NONE, 1 | DELETE, written_ms, self.time_s * 1000, physical, abs(size), 0)
 
-    def _due(self, now_ms: int) -> Iterator[tuple[Entry, Line]]:
+    def _due(self, now_ms: int) -> list[int]:
+        """Milliseconds of which something is due."""
         if self.is_loading:
-            return
-        for millisecond in sorted(at for at in self.lines if self.time_s * 1000 + at < now_ms):
-            line = self.lines[millisecond]
-            while len(line):
-                yield line.first(), line
+            return []
+        return sorted(at for at in self.lines if self.time_s * 1000 + at < now_ms)

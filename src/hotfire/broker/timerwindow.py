@@ -34,7 +34,11 @@ class Window:
 
     def is_far(self, ms: int) -> bool:
         """Whether so long after it was stored a message may have gone through the wheel more than once."""
-        return ms + 1000 >= self.size_ms  # the second in which it was taken up counts from its beginning
+        return ms >= self.far_ms
+
+    @property
+    def far_ms(self) -> int:
+        return self.size_ms - 1000  # the second in which it was taken up counts from its beginning
 
     def unit(self, record: Record, due: int, named: dict[str, str], now_ms: int, read_s: int) -> Unit:
         """Its slot, one before if that is too far away, or the next to come."""

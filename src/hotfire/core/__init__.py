@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         spread_rows,
         sql_verdict,
         sync_map,
+        timer_units,
     )
 elif _module is not None:
     Pull = tuple
@@ -84,6 +85,7 @@ elif _module is not None:
     sift_records, sql_verdict = _module.sift_records, _module.sql_verdict
     RowIds, encode_rows, spread_rows = _module.RowIds, _module.encode_rows, _module.spread_rows
     read_frame, java_hash, sync_map = _module.read_frame, _module.java_hash, _module.sync_map
+    timer_units = _module.timer_units
 else:
     Pull = tuple
     KeyIndex, Halves = plain.KeyIndex, plain_halves.Halves
@@ -92,7 +94,7 @@ else:
     Link = Replies = Sockets = Unpacker = None
     BULK_BYTES, Columns = 0, plain_columns.Columns
     scan_records = sound_records = derive_records = encode_record = read_frame = java_hash = None
-    records_by_key = None
+    records_by_key = timer_units = None
     sift_records, sql_verdict = plain_sql92.sift_records, plain_sql92.sql_verdict
     RowIds, encode_rows, spread_rows = plain_rows.RowIds, plain_rows.encode_rows, plain_rows.spread_rows
     sync_map = plain.sync_map
@@ -101,5 +103,5 @@ __all__ = [
     "BULK_BYTES", "COMPILED", "WHY_PLAIN", "Columns", "Halves", "Journal", "KeyIndex", "Lane", "Link", "Pull",
     "Queue", "Reader", "Replies", "RowIds", "SendPipe", "Sent", "Sockets", "Unpacker", "derive_records",
     "encode_record", "encode_rows", "java_hash", "read_frame", "records_by_key", "scan_records",
-    "sift_records", "sound_records", "spread_rows", "sql_verdict", "sync_map",
+    "sift_records", "sound_records", "spread_rows", "sql_verdict", "sync_map", "timer_units",
 ]  # fmt: skip

@@ -149,6 +149,7 @@ static PyMethodDef functions[] = {
     {"spread_rows", hf_spread_rows, METH_VARARGS, "spread_rows(count, text, rows, at, end, queues) -> a queue for each row"},
     {"sql_verdict", hf_sql_verdict, METH_VARARGS, "sql_verdict(program, properties) -> 1, 0, -1 for NULL or -2 for an error"},
     {"sift_records", hf_sift_records, METH_VARARGS, "sift_records(program, data, pieces, count_max, bytes_max, cost_max) -> (kept, looked, cost)"},
+    {"timer_units", hf_timer_units, METH_VARARGS, "timer_units(data, wheel, now_ms, read_s, window_ms, end, file_bytes) -> (consumed, units, heads, topics, record end, next queue offset)"},
     {"sync_map", py_sync_map, METH_VARARGS, "sync_map(mapped, start, size)"},
     {NULL}};
 

@@ -66,6 +66,9 @@ class Queue:
     ) -> tuple[bytes, list[Piece], int, int, int, bool]: ...
 
 def sync_map(mapped: Any, start: int, size: int, /) -> None: ...
+def timer_units(
+    data: bytes, wheel: Any, now_ms: int, read_s: int, window_ms: int, end: int, file_bytes: int, /
+) -> tuple[int, bytes, list[tuple[int, int, int, int]], list[tuple[bytes, int]], int, int]: ...
 
 class KeyIndex:
     reserved: int
@@ -176,6 +179,8 @@ class Lane:
     def pulls(self) -> int: ...
     @property
     def evaluated(self) -> int: ...
+    @property
+    def delivered(self) -> int: ...
     def __init__(
         self,
         *,
@@ -200,6 +205,21 @@ class Lane:
     def serve(
         self, data: Any, start: int, born_host: bytes, now_ms: int, /
     ) -> tuple[int, int, bytes | None, bytes | None, list[Pull]]: ...
+    def take_timers(
+        self, queue: Queue | None, wheel: Any, broker_name: bytes, most_ms: int, congest_max: int, /
+    ) -> None: ...
+    def deliver(
+        self,
+        entries: list[tuple[int, int]],
+        start: int,
+        deleted: set[str],
+        now_ms: int,
+        doubt_end: int,
+        doubt_ms: int,
+        far_ms: int,
+        shifted_below: int,
+        /,
+    ) -> tuple[int, list[tuple[bytes, int]]]: ...
 
 BULK_BYTES: int
 

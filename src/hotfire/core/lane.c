@@ -95,6 +95,7 @@ static int plain_properties(hf_slice text, hf_known *out) {
         else if (hf_slice_is(name, "WAIT")) { if (!hf_slice_is(value, "true")) return 0; }
         else if (hf_slice_is(name, "PGROUP")) out->group = value;
         else if (hf_slice_is(name, "TRAN_MSG")) { if (!(out->is_half = hf_slice_is(value, "true"))) return 0; }
+        else if (hf_timed_name(name, value, &out->timed)) ;
         else if (reserved_name(name)) return 0;
         p = stop + 1;
     }
@@ -133,7 +134,7 @@ static uint8_t *put_id(hf_lane *l, uint8_t *p, int64_t physical) {
 }
 
 /* Needs reply_room(count) bytes of room in `waiting`. The ids are those of `count` records that lie at `records`. */
-static void reply_to_send(hf_lane *l, int32_t opaque, int64_t queue_id, const hf_record *first, hf_slice unique, const uint8_t *records, size_t count) {
+static void reply_to_send(hf_lane *l, int32_t opaque, int64_t queue_id, const hf_record *first, hf_slice unique, hf_slice handle, const uint8_t *records, size_t count) {
     uint8_t *at = l->waiting + l->waiting_size;
     uint8_t *p = begin_reply(at, "{\"code\":0,\"extFields\":{\"queueId\":\"");
     p = put_number(p, queue_id);
@@ -151,6 +152,8 @@ static void reply_to_send(hf_lane *l, int32_t opaque, int64_t queue_id, const hf
         physical += size;
     }
     p = put_bytes(p, l->reply_mid, (size_t)l->reply_mid_size);
+    if (handle.size) p = put_text(put_bytes(put_text(p, "recallHandle\":\""), handle.p, handle.size), "\",\"");
+    p = put_text(p, "queueOffset\":\"");
     p = put_number(p, first->queue_offset);
     p = end_reply(l, at, put_text(p, "\"}"), opaque, "", 0);
     l->waiting_size = (size_t)(p - l->waiting);
@@ -259,6 +262,8 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     if (sys_flag & ~(known.is_half ? SYS_FLAG_PLAIN | SYS_FLAG_TRANSACTION : SYS_FLAG_PLAIN)) return NEXT_HANDLER;
     if (!known.unique.size && !is_batch) return NEXT_HANDLER; /* which makes one up */
     if (known.is_half && (is_batch || !l->takes_halves)) return NEXT_HANDLER;
+    int is_timed = hf_is_timed(&known.timed);
+    if (is_timed && (is_batch || known.is_half)) return NEXT_HANDLER;
     PyObject *entry = hf_lane_topic(l, topic);
     if (!entry) return PyErr_Occurred() ? NEXT_ERROR : NEXT_HANDLER;
     hf_queue *queue = hf_lane_queue(PyTuple_GET_ITEM(entry, 0), queue_id);
@@ -279,6 +284,14 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
         r.sys_flag &= ~SYS_FLAG_TRANSACTION;
         queue = l->halves->queue;
     }
+    hf_slice handle = {NULL, 0};
+    if (is_timed) {
+        int parked = hf_lane_park(l, &known, properties, topic, queue_id, now, &r.suffix, &handle);
+        if (parked != NEXT_DONE) return parked;
+        r.topic = (hf_slice){(const uint8_t *)HF_TIMER_TOPIC, sizeof HF_TIMER_TOPIC - 1};
+        r.queue_id = 0;
+        queue = l->timers.queue;
+    }
     hf_batch sizes = {0, hf_keys_max(&known), 1};
     if (is_batch) {
         r.suffix.size = 0; /* messages of a batch are stored as they came */
@@ -286,12 +299,12 @@ static int serve_send(hf_lane *l, hf_frame *f, hf_slice born_host, int64_t now) 
     } else if (!(sizes.bytes = hf_record_size(&r))) return NEXT_HANDLER;
     int next = hf_lane_reserve(l, sizes.bytes, sizes.keys, &r.physical_offset);
     if (next != NEXT_DONE) return next;
-    if (!hf_lane_room(&l->waiting, &l->waiting_room, l->waiting_size + reply_room(l, sizes.count))) return NEXT_ERROR;
+    if (!hf_lane_room(&l->waiting, &l->waiting_room, l->waiting_size + reply_room(l, sizes.count) + handle.size)) return NEXT_ERROR;
     const uint8_t *space = is_batch ? place_batch(l, queue, &r, &sizes, f->body) : hf_lane_place(l, queue, &r, sizes.bytes, &known);
     if (!space) return NEXT_ERROR;
     if (known.is_half) hf_lane_half_stored(l, r.queue_offset);
     l->sends += (long long)sizes.count;
-    if (f->flag == 0) reply_to_send(l, f->opaque, queue_id, &r, known.unique, space, sizes.count);
+    if (f->flag == 0) reply_to_send(l, f->opaque, queue_id, &r, known.unique, handle, space, sizes.count);
     return NEXT_DONE;
 }
 
@@ -472,7 +485,7 @@ static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
     l->cost_max = cost_max;
     l->id_prefix_size = (int)strlen(prefix);
     memcpy(l->id_prefix, prefix, strlen(prefix));
-    l->reply_mid_size = snprintf(l->reply_mid, sizeof l->reply_mid, "\",\"TRACE_ON\":\"%s\",\"MSG_REGION\":\"%s\",\"queueOffset\":\"",
+    l->reply_mid_size = snprintf(l->reply_mid, sizeof l->reply_mid, "\",\"TRACE_ON\":\"%s\",\"MSG_REGION\":\"%s\",\"",
                                  trace_on ? "true" : "false", region);
 #define KEEP(slot, object) do { Py_INCREF(object); Py_XSETREF(slot, object); } while (0)
     KEEP(l->journal_ref, journal);
@@ -488,12 +501,13 @@ static int lane_init(hf_lane *l, PyObject *args, PyObject *kwargs) {
 }
 
 /* Nothing to clear: its tables clear themselves, and a lane without them could not be called any more. */
-static int lane_traverse(hf_lane *l, visitproc visit, void *arg) { Py_VISIT(l->journal_ref); Py_VISIT(l->halves_ref); Py_VISIT(l->topics); Py_VISIT(l->grants); return 0; }
+static int lane_traverse(hf_lane *l, visitproc visit, void *arg) { Py_VISIT(l->journal_ref); Py_VISIT(l->halves_ref); Py_VISIT(l->topics); Py_VISIT(l->grants); Py_VISIT(l->timers.queue_ref); Py_VISIT(l->timers.wheel); return 0; }
 
 static void lane_dealloc(hf_lane *l) {
     PyObject_GC_UnTrack(l);
     Py_CLEAR(l->journal_ref); Py_CLEAR(l->halves_ref); Py_CLEAR(l->topics); Py_CLEAR(l->grants); Py_CLEAR(l->store_host); Py_CLEAR(l->suffix);
     Py_CLEAR(l->cached_name);
+    Py_CLEAR(l->timers.queue_ref); Py_CLEAR(l->timers.wheel); Py_CLEAR(l->timers.broker_name);
     Py_CLEAR(l->ready);
     PyMem_Free(l->scratch); PyMem_Free(l->waiting); PyMem_Free(l->half);
     Py_TYPE(l)->tp_free((PyObject *)l);
@@ -572,12 +586,15 @@ static PyObject *lane_serve(hf_lane *l, PyObject *args) {
 
 static PyMethodDef lane_methods[] = {
     {"serve", (PyCFunction)lane_serve, METH_VARARGS, "serve(data, start, born_host, now_ms) -> (consumed, next, waiting, ready, pulls)"},
+    {"take_timers", (PyCFunction)hf_lane_take_timers, METH_VARARGS, "take_timers(queue or None, wheel, broker_name, most_ms, congest_max): park messages there, or leave them"},
+    {"deliver", (PyCFunction)hf_lane_deliver, METH_VARARGS, "deliver(entries, start, deleted, now_ms, doubt_end, doubt_ms, far_ms, shifted_below) -> (at, [(topic, messages)])"},
     {NULL}};
 static PyMemberDef lane_members[] = {
     {"sends", Py_T_LONGLONG, offsetof(hf_lane, sends), Py_READONLY, "Sends served."},
     {"takes_halves", Py_T_INT, offsetof(hf_lane, takes_halves), 0, "Whether half messages are taken."},
     {"pulls", Py_T_LONGLONG, offsetof(hf_lane, pulls), Py_READONLY, "Pulls served."},
     {"evaluated", Py_T_LONGLONG, offsetof(hf_lane, evaluated), Py_READONLY, "Messages that conditions were run over."},
+    {"delivered", Py_T_LONGLONG, offsetof(hf_lane, delivered), Py_READONLY, "Messages copied to their topics when they were due."},
     {NULL}};
 PyTypeObject hf_lane_type = {
     PyVarObject_HEAD_INIT(NULL, 0)

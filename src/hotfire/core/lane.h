@@ -5,10 +5,14 @@
 
 enum { NEXT_PARTIAL = HF_LANE_PARTIAL, NEXT_HANDLER, NEXT_BAD_LENGTH, NEXT_FULL, NEXT_SEGMENT, NEXT_MUCH, NEXT_DONE, NEXT_ERROR };
 
+/* The times that a message asks for, as it spells them; empty when it does not. */
+typedef struct { hf_slice seconds, milliseconds, at; } hf_timed;
+
 /* What a message's properties say to the broker. */
 typedef struct {
     hf_slice unique, tags, keys, group;
     int is_half;
+    hf_timed timed;
 } hf_known;
 
 static inline size_t hf_keys_max(const hf_known *known) { return 3 + known->keys.size / 2; }
@@ -30,4 +34,13 @@ int hf_lane_reply_plain(hf_lane *l, int32_t opaque); /* code 0 and nothing else,
 int hf_lane_half_suffix(hf_lane *l, hf_slice topic, int64_t queue_id, hf_slice unique, hf_slice *suffix); /* 0 without memory */
 void hf_lane_half_stored(hf_lane *l, int64_t offset);
 int hf_lane_serve_end(hf_lane *l, hf_frame *f, int64_t now);
+
+/* ---- timers.c ---- */
+#define HF_TIMER_TOPIC "rmq_sys_wheel_timer"
+int hf_timed_name(hf_slice name, hf_slice value, hf_timed *out); /* whether it asks for a time, and is noted */
+int hf_is_timed(const hf_timed *timed);
+/* What a message parked has behind its properties, and the handle by which it is taken back: NEXT_DONE, or why it is not parked here */
+int hf_lane_park(hf_lane *l, const hf_known *known, hf_slice properties, hf_slice topic, int64_t queue_id, int64_t now, hf_slice *suffix, hf_slice *handle);
+PyObject *hf_lane_take_timers(hf_lane *l, PyObject *args);
+PyObject *hf_lane_deliver(hf_lane *l, PyObject *args);
 #endif

@@ -53,6 +53,7 @@ PyObject *hf_derive_records(PyObject *module, PyObject *args);
 PyObject *hf_records_by_key(PyObject *module, PyObject *args);
 PyObject *hf_sql_verdict(PyObject *module, PyObject *args);
 PyObject *hf_sift_records(PyObject *module, PyObject *args);
+PyObject *hf_timer_units(PyObject *module, PyObject *args);
 
 /* ---- queue ---- */
 typedef struct { int64_t base, count; Py_buffer view; } hf_window;
@@ -228,7 +229,12 @@ typedef struct {
     size_t fetched;                     /* bytes of halves read in this call */
     int64_t cost, cost_max;             /* of conditions run in this call, and of one pull at most */
     PyObject *cached_name, *cached_topic;
-    long long sends, pulls, evaluated;
+    struct {
+        hf_queue *queue;                /* where messages with a time wait; NULL: they are left to the handler */
+        PyObject *queue_ref, *wheel, *broker_name;
+        int64_t most_ms, congest_max;   /* the longest delay; messages due in one second */
+    } timers;
+    long long sends, pulls, evaluated, delivered;
 } hf_lane;
 void hf_lane_begin(hf_lane *l);
 /* Serves whole frames; why it stopped, or -1 with an exception. Replies are left in `waiting` and `ready`, behind what is there */

@@ -13,7 +13,7 @@ checkpoint's position are brought back to it at the next start, or at the one af
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -160,6 +160,12 @@ class TimerFiles:
         for at, data in runs:
             self.log.write(at, b"".join(data))
         for slot in heads.values():
+            self.wheel.put(slot)
+
+    def add_made(self, at: int, units: bytes, heads: Iterable[Slot]) -> None:
+        """The same of units that were made for this place, one behind the other, and are chained already."""
+        self.log.write(at, units)
+        for slot in heads:
             self.wheel.put(slot)
 
     def leave_only(self, time_s: int, units: Sequence[Unit], mark: Unit | None) -> None:

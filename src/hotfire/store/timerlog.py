@@ -72,6 +72,14 @@ class Unit:
         return cls(previous, magic, written_ms, written_ms + delay_ms, physical, length, topic)
 
 
+def units_in(data: bytes) -> Iterator[Unit]:
+    """Units one behind the other, as they were made here."""
+    for at in range(0, len(data), UNIT_BYTES):
+        unit = Unit.decode(data, at)
+        assert unit is not None, at
+        yield unit
+
+
 class TimerLog:
     """The files, and the place of the next unit."""
 

@@ -45,11 +45,12 @@ class TimerWheel:
     def __init__(self, disk: Disk, slots: int = 0) -> None:
         self._disk = disk
         self.slots = slots or SLOTS
-        self._map: Mapped | None = None
+        self.mapped: Mapped | None = None
+        """The slots as they lie there, once there are any: the lane looks at them too."""
 
     @property
     def exists(self) -> bool:
-        return self._map is not None
+        return self.mapped is not None
 
     def load(self) -> bool:
         """Whether it was there; one of another size is no wheel of ours, and made anew when it is needed."""
@@ -60,13 +61,13 @@ class TimerWheel:
         return True
 
     def make(self) -> None:
-        if self._map is None:
-            self._map = self._made(FILE)
+        if self.mapped is None:
+            self.mapped = self._made(FILE)
 
     def make_aside(self) -> None:
         """An empty wheel, which is the wheel once it is put in its place."""
         self._disk.remove(ASIDE)
-        self._map = self._made(ASIDE)
+        self.mapped = self._made(ASIDE)
 
     def put_in_place(self) -> None:
         self._disk.sync_file(ASIDE)
@@ -88,9 +89,9 @@ class TimerWheel:
             self._disk.remove(path)
 
     def close(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        if self.mapped is not None:
+            self.mapped.close()
+            self.mapped = None
 
     def _at(self, time_s: int) -> int:
         return time_s % self.slots * SLOT_BYTES
@@ -102,36 +103,36 @@ class TimerWheel:
 
     def holder(self, time_s: int) -> Slot | None:
         """What lies in the place of a second, of whatever second it is."""
-        if self._map is None:
+        if self.mapped is None:
             return None
-        time, first, last, count, _ = _SLOT.unpack_from(self._map, self._at(time_s))
+        time, first, last, count, _ = _SLOT.unpack_from(self.mapped, self._at(time_s))
         return Slot(time, first, last, count) if time > 0 else None
 
     def empty_run(self, time_s: int, count_max: int) -> int:
         """How many slots from this second on are empty at a glance, at most so many."""
-        if self._map is None:
+        if self.mapped is None:
             return count_max
         at = self._at(time_s)
-        data = bytes(self._map[at : at + count_max * SLOT_BYTES])
+        data = bytes(self.mapped[at : at + count_max * SLOT_BYTES])
         return (len(data) - len(data.lstrip(b"\0"))) // SLOT_BYTES
 
     def put(self, slot: Slot) -> None:
-        assert self._map is not None, "the wheel is made before anything is put"
+        assert self.mapped is not None, "the wheel is made before anything is put"
         count = max(-(1 << 31), min(slot.count, (1 << 31) - 1))
         at = self._at(slot.time_s)
         # in one piece: packed into the map, it would be stored byte by byte, and a kill may come between
-        self._map[at : at + SLOT_BYTES] = _SLOT.pack(slot.time_s, slot.first, slot.last, count, 0)
+        self.mapped[at : at + SLOT_BYTES] = _SLOT.pack(slot.time_s, slot.first, slot.last, count, 0)
 
     def clear(self, time_s: int) -> None:
         """The second is over, and all of its messages are delivered."""
-        if self._map is not None and self.get(time_s) is not None:
+        if self.mapped is not None and self.get(time_s) is not None:
             at = self._at(time_s)
-            self._map[at : at + SLOT_BYTES] = _EMPTY
+            self.mapped[at : at + SLOT_BYTES] = _EMPTY
 
     def all(self) -> Iterator[Slot]:
         """Every slot that is not empty, by place."""
-        if self._map is None:
+        if self.mapped is None:
             return
-        for time, first, last, count, _ in _SLOT.iter_unpack(self._map[:]):
+        for time, first, last, count, _ in _SLOT.iter_unpack(self.mapped[:]):
             if time > 0:
                 yield Slot(time, first, last, count)

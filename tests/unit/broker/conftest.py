@@ -26,7 +26,7 @@ def shape(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
             monkeypatch.setattr(core, name, getattr(plain, name))
         monkeypatch.setattr(core, "Halves", plain_halves.Halves)
         compiled_only = ("Lane", "scan_records", "sound_records", "derive_records", "encode_record")
-        for name in (*compiled_only, "read_frame", "java_hash", "records_by_key"):
+        for name in (*compiled_only, "read_frame", "java_hash", "records_by_key", "timer_units"):
             monkeypatch.setattr(core, name, None)
         for name in ("sift_records", "sql_verdict"):
             monkeypatch.setattr(core, name, getattr(plain_sql92, name))

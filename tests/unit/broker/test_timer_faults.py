@@ -67,6 +67,7 @@ def test_a_recall_holds_across_a_kill_before_it_is_taken_up(
     assert recall(heart, handle).code == 0
     heart.now_ms = START_MS + 6000
     monkeypatch.setattr(timers, "STEP_COUNT_MAX", 1)
+    monkeypatch.setattr(timers, "COUNT_MAX", 1)
     again = crash(heart, make, "killed", recall_message_enable=True)
     wait_until(again, START_MS + 9000)
     assert sorted(delivered(again)) == [b"%d" % n for n in range(9)]
