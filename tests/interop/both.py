@@ -56,14 +56,25 @@ def tell(peer: Peer, place: Path) -> Told:
     # its halves are asked about in vain: on a busy machine, often enough to be laid aside while it lasts
     with started(peer, place / "catalogue", transactionCheckMax="1000") as server:
         told = Told(differential.answers(server))
-    with started(peer, place / "clients") as server:
+    _follow_all(peer, place / "clients", told)
+    if told.failures:
+        # Java's clients lose races of their own, with Apache's broker too (what is told to end while its last
+        # listener works may commit less). What rows must come to is test_rows' affair; here they are compared,
+        # so they are told once more.
+        told = Told(told.catalogue)
+        _follow_all(peer, place / "again", told)
+    return told
+
+
+def _follow_all(peer: Peer, place: Path, told: Told) -> None:
+    """The administrator's story, then all clients' rows."""
+    with started(peer, place) as server:
         told.admin = adminstory.story(server, place / "admin")
         _await_whole_routes(server)
         with ThreadPoolExecutor(len(CLIENTS)) as threads:
             following = [threads.submit(_follow, client, server, place / client, told) for client in CLIENTS]
         for one in following:
             one.result()
-    return told
 
 
 def _await_whole_routes(server: Server) -> None:

@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheCluster]:
-    with ApacheCluster(tmp_path_factory.mktemp("apache")) as running:
+    # by default it refuses what has waited for 200 ms, which on a busy machine happens to any load
+    patient = {"waitTimeMillsInSendQueue": "5000"}
+    with ApacheCluster(tmp_path_factory.mktemp("apache"), settings=patient) as running:
         yield running
 
 
