@@ -58,9 +58,9 @@ def tell(peer: Peer, place: Path) -> Told:
         told = Told(differential.answers(server))
     _follow_all(peer, place / "clients", told)
     if told.failures:
-        # Java's clients lose races of their own, with Apache's broker too (what is told to end while its last
-        # listener works may commit less). What rows must come to is test_rows' affair; here they are compared,
-        # so they are told once more.
+        # Java's clients lose races of their own, with Apache's broker too (one that is told to end while its
+        # last listener works may commit less). What rows must come to is test_rows' affair; here they are
+        # compared, so they are told once more.
         told = Told(told.catalogue)
         _follow_all(peer, place / "again", told)
     return told
