@@ -6,7 +6,7 @@ Apache's name server makes of a broker without a name. Owns the settings both st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +39,10 @@ class Told:
     """Rows that did not come to their end, with the reason."""
 
 
+Pair = tuple[Told, Told]
+"""Apache's servers and ours."""
+
+
 def compared_rows(client: str) -> list[str]:
     """All but those that kill the broker or read its files: a kill cuts the record at no fixed place."""
     return [name for name in rows_of(client) if not table()[0][name].at_hand]
@@ -53,28 +57,52 @@ def started(peer: Peer, place: Path, **more: str) -> Iterator[Server]:
 
 
 def tell(peer: Peer, place: Path) -> Told:
-    # its halves are asked about in vain: on a busy machine, often enough to be laid aside while it lasts
-    with started(peer, place / "catalogue", transactionCheckMax="1000") as server:
-        told = Told(differential.answers(server))
-    _follow_all(peer, place / "clients", told)
+    told = Told(_catalogue(peer, place / "catalogue"))
+    _tell_story_and_rows(peer, place / "clients", told)
     if told.failures:
         # Java's clients lose races of their own, with Apache's broker too (one that is told to end while its
         # last listener works may commit less). What rows must come to is test_rows' affair; here they are
         # compared, so they are told once more.
         told = Told(told.catalogue)
-        _follow_all(peer, place / "again", told)
+        _tell_story_and_rows(peer, place / "again", told)
     return told
 
 
-def _follow_all(peer: Peer, place: Path, told: Told) -> None:
+def tell_catalogue(peer: Peer, place: Path) -> Told:
+    """The catalogue alone."""
+    return Told(_catalogue(peer, place))
+
+
+def tell_rows(peer: Peer, place: Path, rows: Mapping[str, Sequence[str]]) -> Told:
+    """Some rows of some clients alone, on a server of their own."""
+    told = Told({})
+    with started(peer, place) as server:
+        _follow_all(server, place, rows, told)
+    return told
+
+
+def _catalogue(peer: Peer, place: Path) -> dict[str, Answer]:
+    # its halves are asked about in vain: on a busy machine, often enough to be laid aside while it lasts
+    with started(peer, place, transactionCheckMax="1000") as server:
+        return differential.answers(server)
+
+
+def _tell_story_and_rows(peer: Peer, place: Path, told: Told) -> None:
     """The administrator's story, then all clients' rows."""
     with started(peer, place) as server:
         told.admin = adminstory.story(server, place / "admin")
         _await_whole_routes(server)
-        with ThreadPoolExecutor(len(CLIENTS)) as threads:
-            following = [threads.submit(_follow, client, server, place / client, told) for client in CLIENTS]
-        for one in following:
-            one.result()
+        _follow_all(server, place, {client: compared_rows(client) for client in CLIENTS}, told)
+
+
+def _follow_all(server: Server, place: Path, rows: Mapping[str, Sequence[str]], told: Told) -> None:
+    with ThreadPoolExecutor(len(rows)) as threads:
+        following = [
+            threads.submit(_follow, client, chosen, server, place / client, told)
+            for client, chosen in rows.items()
+        ]
+    for one in following:
+        one.result()
 
 
 def _await_whole_routes(server: Server) -> None:
@@ -90,9 +118,8 @@ def _await_whole_routes(server: Server) -> None:
     poll_until(is_whole, what=what, timeout_s=REGISTERED_TIMEOUT_S)
 
 
-def _follow(client: str, server: Server, out: Path, told: Told) -> None:
+def _follow(client: str, rows: Sequence[str], server: Server, out: Path, told: Told) -> None:
     """The client's rows, through a proxy of its own."""
-    rows = compared_rows(client)
     with RecordingProxy(server.namesrv, server.broker) as proxy:
         facts = run_rows(client, proxy.namesrv, rows, out)
         frames = proxy.frames()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.interop.both import Peer, Told, tell
+from tests.interop.both import Pair, Peer, Told, tell, tell_catalogue, tell_rows
 from tests.interop.clients import APACHE_SETTINGS, HOTFIRE_ARGUMENTS, Server
 from tests.peers import jars
 from tests.peers.apache import ApacheCluster
@@ -50,16 +50,40 @@ def unique() -> Callable[[str], str]:
     return lambda prefix: f"{prefix}-{next(_names)}"
 
 
-@pytest.fixture(scope="session")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Peer], Told]]:
-    """What Apache's servers and what ours had to say to everything they are asked.
+def _both(telling: Callable[[Peer, Path], Told], places: pytest.TempPathFactory) -> Pair:
+    """What Apache's and what ours tell, both at the same time: rows wait for timers more than they work."""
+    with ThreadPoolExecutor(2) as threads:
+        apache, hotfire = (
+            threads.submit(telling, peer, places.mktemp(peer)) for peer in ("apache", "hotfire")
+        )
+    return apache.result(), hotfire.result()
 
-    Each is asked once, both at the same time: rows wait for timers more than they work.
-    """
+
+@pytest.fixture(scope="session")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Peer], Told]:
+    """What Apache's servers and what ours had to say to everything they are asked."""
     if missing := jars.missing_tools():
         pytest.fail(f"install {' and '.join(missing)}: these tests run Apache's servers and clients")
+    apache, hotfire = _both(tell, tmp_path_factory)
+    return {"apache": apache, "hotfire": hotfire}.__getitem__
 
-    places: dict[Peer, Path] = {peer: tmp_path_factory.mktemp(peer) for peer in ("apache", "hotfire")}
-    with ThreadPoolExecutor(len(places)) as threads:
-        asked = {peer: threads.submit(tell, peer, place) for peer, place in places.items()}
-        yield lambda peer: asked[peer].result()
+
+@pytest.fixture(scope="session")
+def told_again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Pair]:
+    """The same, from the start."""
+    return lambda: _both(tell, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def catalogue_again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Pair]:
+    return lambda: _both(tell_catalogue, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def rows_again(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Sequence[str]], Pair]:
+    """Some rows of a client."""
+
+    def again(client: str, rows: Sequence[str]) -> Pair:
+        return _both(lambda peer, place: tell_rows(peer, place, {client: rows}), tmp_path_factory)
+
+    return again

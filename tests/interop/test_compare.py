@@ -22,7 +22,14 @@ from tests.interop.compare import (
     unused,
 )
 from tests.interop.proxy import Frame
-from tests.interop.transcripts import Naming, beyond_moments, read_moments, situations
+from tests.interop.transcripts import (
+    Naming,
+    beyond_moments,
+    read_moments,
+    rows_in,
+    shown_again,
+    situations,
+)
 
 REASON = "a reason that is long enough to be one"
 
@@ -263,3 +270,24 @@ def test_some_of_the_same_values_are_forgiven_and_another_value_is_not() -> None
     assert entry.forgives(dataclasses.replace(one, apache="(missing)"))
     assert not entry.forgives(dataclasses.replace(one, hotfire="b"))
     assert not entry.forgives(dataclasses.replace(one, hotfire="'a' | 'b'"))
+
+
+def test_what_shows_again_at_its_place_is_ours_and_the_rest_was_of_the_moment() -> None:
+    """Whatever the values; and where only one run came to the situation, nothing is shown of its fields."""
+    one = Difference("pull: broker answers 11 with 0", "broker", 11, "fields/offset", "1", "2")
+    other = dataclasses.replace(one, path="fields/minOffset")
+    assert shown_again([one, other], [dataclasses.replace(one, apache="7")]) == [one]
+    assert shown_again([one], []) == []
+    alone = dataclasses.replace(one, path="outcome", hotfire="(missing)")
+    assert shown_again([one], [alone]) == [one]
+    assert shown_again([alone], [alone]) == [alone]
+    assert shown_again([alone], [dataclasses.replace(alone, case="pull: broker answers 11 with 1")]) == []
+    assert shown_again([one], [], broken={"lite"}) == []
+    assert shown_again([one], [], broken={"pull"}) == [one]
+
+
+def test_the_rows_that_differ_are_told_again_and_all_for_what_belongs_to_none() -> None:
+    one = Difference("pull: client asks broker 11", "to broker", 11, "flag", 0, 1)
+    rows = ["lite", "pull", "push"]
+    assert rows_in([one, one], rows) == ["pull"]
+    assert rows_in([one, dataclasses.replace(one, case="every row: client asks broker 34")], rows) == rows

@@ -5,6 +5,9 @@ gathered by row, server, request code and reply code, and each situation keeps, 
 in it, the set of values seen. A path with many values is kept by its type alone. Two runs are then compared
 as the catalogue's answers are, by `compare` and the same list of what may differ; a situation that only one
 run came to is a difference too, unless `volatile.toml` says that it depends on the moment.
+
+Timers and threads of two programs never fall twice in the same way, and no list foresees all of it. So a row
+in which something differs is told again: a way of ours shows each time, a moment does not.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +33,8 @@ EMPTY_HANDED = {
     ResponseCode.PULL_OFFSET_MOVED,
 }
 MISSING = "(missing)"
+EVERY_ROW = "every row"
+"""What belongs to no row by its name, such as a heartbeat of nobody."""
 _NUMBERED = re.compile(r"(?<=/)\d+(?=/|$)")
 _CLIENT_ID = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}@[\w#@.:-]+")
 _RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[\w-]+")
@@ -79,7 +84,7 @@ class Naming:
         for text in texts:
             if match := self._row.search(text):
                 return match[1]
-        return "every row"
+        return EVERY_ROW
 
     def clean(self, layout: Layout) -> Layout:
         """Paths without counters, values without ports and process ids; one retry topic is like another."""
@@ -183,3 +188,26 @@ def beyond_moments(found: Iterable[Difference], moments: Sequence[Moment]) -> li
         if not covering:
             left.append(one)
     return left
+
+
+# --- told again --------------------------------------------------------------------------------------
+
+
+def rows_in(found: Iterable[Difference], rows: Sequence[str]) -> list[str]:
+    """The rows to be told again for these differences; all of them if one belongs to none."""
+    named = {one.case.partition(": ")[0] for one in found}
+    return list(rows) if EVERY_ROW in named else [row for row in rows if row in named]
+
+
+def shown_again(
+    before: Iterable[Difference], again: Iterable[Difference], broken: Container[str] = ()
+) -> list[Difference]:
+    """Those that are at the same place as one of those seen when it was told again, whatever their values.
+    A row that broke off when it was told again proves nothing."""
+    places = {(one.case, one.path) for one in again}
+    whole = {case for case, path in places if path == "outcome"}
+    return [
+        one
+        for one in before
+        if (one.case, one.path) in places or one.case in whole or one.case.partition(": ")[0] in broken
+    ]

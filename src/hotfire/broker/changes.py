@@ -103,6 +103,7 @@ def configure(broker: Broker, config: BrokerConfig, now_ms: int) -> str | None:
     broker.groups.configure(config)
     broker.fast.configure(config, broker.topics)
     broker.backlogs.configure(config)
+    broker.timers.config = config
     broker.parked.count_max = config.parked_pulls_max
     broker.topics_changed()
     return None if broker.settings_file is not None else NOT_KEPT

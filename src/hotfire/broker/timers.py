@@ -91,7 +91,7 @@ class Timers:
 
     def __init__(self, store: Store, config: BrokerConfig, metrics: TimerMetrics) -> None:
         self._store = store
-        self._config = config
+        self.config = config
         self.metrics = metrics
         self.files = TimerFiles(store.queries.disk, config.mapped_file_size_timer_log)
         self.queue = store.queue(TIMER_TOPIC, 0)
@@ -183,7 +183,7 @@ class Timers:
             return
         self._spare()
         self.shifts.save_beside()
-        if now_ms - self._flushed_ms >= self._config.timer_flush_interval_ms:
+        if now_ms - self._flushed_ms >= self.config.timer_flush_interval_ms:
             self._flush_beside(now_ms)
         if now_ms - self._dropped_ms >= DROP_PERIOD_MS:
             self._dropped_ms = now_ms
@@ -192,7 +192,7 @@ class Timers:
 
     def _spare(self) -> None:
         """Have what waits stay in the log: as long as it may wait for its slot, or until we are there."""
-        if self.is_used and not self._config.is_slave:  # a slave's rest: nothing would ever end it
+        if self.is_used and not self.config.is_slave:  # a slave's rest: nothing would ever end it
             is_behind = self.read_s < self.now_ms // 1000 - BEHIND_S or self.position < self._unknown_below
             self._store.retention.spared_ms = FOR_EVER_MS if is_behind else KEPT_MS_MIN
 
@@ -243,7 +243,7 @@ class Timers:
         """Refuse a message when too many are due in the same second, or to be taken back."""
         if timing.DELETES in named:
             self.recalls.check_room()
-        most, slot = self._config.timer_congest_num_each_slot, self.files.wheel.get((due - 1) // 1000)
+        most, slot = self.config.timer_congest_num_each_slot, self.files.wheel.get((due - 1) // 1000)
         if slot is not None and slot.count >= most:
             raise BrokerRefused(
                 ResponseCode.SYSTEM_ERROR,

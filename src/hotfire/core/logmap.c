@@ -7,7 +7,8 @@
 #include <sys/mman.h>
 
 #define PAGE_BYTES 4096            /* where pages are larger the kernel refuses the question, and all is read the long way */
-#define SPAN_PAGES_MAX 512         /* asked for at once; what is farther apart is asked for apart */
+#define SPAN_PAGES_MAX 512         /* asked for at once */
+#define GAP_PAGES_MAX 16           /* what is farther apart is asked for apart: the kernel looks at the pages between, too */
 
 static const uint8_t *map_of(hf_segment *s) {
     if (!s->map && !s->unmappable) {
@@ -25,7 +26,7 @@ void hf_segment_unmap(hf_segment *s) {
 
 static int64_t page_of(int64_t position) { return position / PAGE_BYTES; }
 
-/* How many of the pieces, which are in log order, lie in this segment and within one span from the first. */
+/* How many of the pieces, which are in log order, lie in this segment and near each other, within one span from the first. */
 static int count_near(const hf_segment *s, const hf_piece *pieces, int count) {
     int64_t first = page_of(pieces[0].physical - s->start), last_end = pieces[0].physical;
     int n = 0;
@@ -34,6 +35,7 @@ static int count_near(const hf_segment *s, const hf_piece *pieces, int count) {
         int64_t end = p->physical + p->size;
         if (p->physical < last_end || end > s->start + s->size) break;
         if (page_of(end - 1 - s->start) - first >= SPAN_PAGES_MAX) break;
+        if (n && page_of(p->physical - s->start) - page_of(last_end - 1 - s->start) > GAP_PAGES_MAX) break;
         last_end = end;
     }
     return n;

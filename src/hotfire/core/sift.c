@@ -5,6 +5,9 @@
 #include "sql92.h"
 
 #define AT_ONCE 64            /* entries looked at before the kernel is asked again whether what they mean is in memory */
+#define ASKED_COST 512        /* what it takes to ask: a system call, and a look at each page; of a sparse queue, more than the records */
+#define PAGE_COST 32
+#define PAGE_BYTES 4096
 
 typedef struct {
     program program;
@@ -103,6 +106,11 @@ static int look_at(sieve *v, const uint8_t *first, const hf_piece *pieces, int c
     return GOES_ON;
 }
 
+static int64_t cost_of_asking(const hf_piece *pieces, int count) {
+    const hf_piece *last = &pieces[count - 1];
+    return ASKED_COST + (last->physical + last->size - pieces->physical) / PAGE_BYTES * PAGE_COST;
+}
+
 /* The pieces that lie in the log as far as it is written, in one stretch of it after the other. */
 static int look_through(sieve *v, hf_journal *j, const hf_piece *pieces, int count, hf_piece *kept, int *looked) {
     int sane = 0, state = GOES_ON, done;
@@ -111,6 +119,7 @@ static int look_through(sieve *v, hf_journal *j, const hf_piece *pieces, int cou
         const uint8_t *first;
         int near = hf_journal_look(j, pieces + *looked, sane - *looked, &first);
         if (near <= 0) return STUCK; /* cold, not in the log any more, or nobody knows */
+        v->program.cost += cost_of_asking(pieces + *looked, near);
         state = look_at(v, first, pieces + *looked, near, kept, &done);
     }
     return state == GOES_ON && sane < count ? STUCK : state;
@@ -125,6 +134,7 @@ void hf_queue_sift(hf_queue *q, hf_journal *j, const hf_sought *sought, int64_t 
     int state = GOES_ON, looked;
     begin(&v, sought->program, sought->count_max, sought->bytes_max, sought->cost_max);
     *out = (hf_sifted){.next = from};
+    if (stop > q->max) stop = q->max;
     while (state == GOES_ON && out->next < stop) {
         each.scan_max = stop - out->next < AT_ONCE ? (int32_t)(stop - out->next) : AT_ONCE;
         hf_queue_select(q, out->next, &each, NULL, -1, pieces, &s);

@@ -317,16 +317,19 @@ PyObject *hf_lane_deliver(hf_lane *l, PyObject *args) {
     hf_lane_begin(l);
     uint8_t name[HF_TEXT_MAX];
     hf_slice topic, last = {name, 0};
-    Py_ssize_t count = 0;
+    Py_ssize_t count = 0, begun = at;
     int size, next = NEXT_DONE;
-    for (; next == NEXT_DONE && at >= 0 && at < PyList_GET_SIZE(entries); at += next == NEXT_DONE) {
+    while (next == NEXT_DONE && at >= 0 && at < PyList_GET_SIZE(entries)) {
         if (!PyArg_ParseTuple(PyList_GET_ITEM(entries, at), "Li", &physical, &size)) next = NEXT_ERROR;
         else next = deliver_one(l, &d, physical, size, &topic);
-        if (next != NEXT_DONE) continue;
+        if (next != NEXT_DONE) break;
+        at++;
         if (!count_topic(counts, topic, &last, &count)) next = NEXT_ERROR;
         last = (hf_slice){name, (uint32_t)(put_bytes(name, topic.p, topic.size) - name)}; /* the record is read over */
     }
-    if (next == NEXT_ERROR || !end_counts(counts, last, count)) { Py_DECREF(counts); return NULL; }
+    if (!end_counts(counts, last, count)) next = NEXT_ERROR;
+    if (next == NEXT_ERROR && at == begun) { Py_DECREF(counts); return NULL; }
+    if (next == NEXT_ERROR) PyErr_Clear(); /* what was copied has to be known, or it is copied again; what failed fails again */
     return Py_BuildValue("(nN)", at, counts);
 }
 

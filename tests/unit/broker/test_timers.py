@@ -8,7 +8,7 @@ import pytest
 
 from hotfire.protocol.recall import Handle
 from hotfire.protocol.record import parse_properties
-from hotfire.protocol.requests import GetTimerCheckPoint, GetTimerMetrics
+from hotfire.protocol.requests import GetTimerCheckPoint, GetTimerMetrics, UpdateBrokerConfig
 from hotfire.store import timerwheel
 from tests.unit.broker.conftest import Make
 from tests.unit.broker.harness import START_MS, Harness, bodies, send_request
@@ -186,6 +186,18 @@ def test_a_full_second_is_refused(make: Make) -> None:
     reply = heart.send(named={"TIMER_DELIVER_MS": str(START_MS + 4100)})
     assert (reply.code, "flow control" in (reply.remark or "")) == (1, True)
     send(heart, b"c", TIMER_DELIVER_MS=START_MS + 5500)
+
+
+def test_the_limit_of_a_second_is_changed_at_once(make: Make) -> None:
+    heart = make()
+    heart.create_topic("T")
+    for body in (b"a", b"b", b"c"):
+        send(heart, body, TIMER_DELIVER_MS=START_MS + 4500)
+    assert heart.ask(UpdateBrokerConfig(body=b"timerCongestNumEachSlot=3\n")).code == 0
+    reply = heart.send(named={"TIMER_DELIVER_MS": str(START_MS + 4100)})
+    assert (reply.code, "max num limit is 3" in (reply.remark or "")) == (1, True)
+    assert heart.ask(UpdateBrokerConfig(body=b"timerCongestNumEachSlot=4\n")).code == 0
+    send(heart, b"d", TIMER_DELIVER_MS=START_MS + 4100)
 
 
 # --- recall ---

@@ -213,6 +213,23 @@ def test_the_lane_does_it(in_memory: Path) -> None:
     heart.close()
 
 
+def test_what_was_copied_is_told_whatever_fails_after_it(in_memory: Path) -> None:
+    """An error behind some copies waits for the next call: copies nobody knows of would be made again."""
+    heart = Harness(in_memory / "store")
+    heart.create_topic("T")
+    for number in range(2):
+        heart.send(named=timed(number, 2500))
+    lane, queue = heart.broker.fast.lane, heart.broker.timers.queue
+    assert lane is not None
+    parked = [queue.entry(index) for index in range(2)]
+    entries: list[Any] = [(one[0], one[1]) for one in parked if one is not None]
+    rest = set[str](), START_MS + 9000, 0, 0, 1 << 40, 0
+    assert lane.deliver([*entries, ("no", "entry")], 0, *rest) == (2, [(b"T", 2)])
+    with pytest.raises(TypeError):
+        lane.deliver([*entries, ("no", "entry")], 2, *rest)
+    heart.close()
+
+
 def test_what_was_taken_back_is_left_and_the_rest_goes_by_the_lane(in_memory: Path) -> None:
     """One of a second that was taken back does not hold up those beside it, nor does it come."""
     heart = Harness(in_memory / "store", recall_message_enable=True)

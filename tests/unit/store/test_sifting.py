@@ -176,3 +176,30 @@ def test_what_is_not_in_memory_is_read_beside_the_loop(tmp_path: Path) -> None:
         found = driven.store.read("t", 1, 0, count_max=32, bytes_max=1 << 30, sieve=TENTH)
         assert (found.data is None) == is_cold
         assert [record.queue_offset for record in all_of(driven, TENTH)] == wanted
+
+
+def test_asking_for_what_lies_far_apart_is_paid_for(tmp_path: Path) -> None:
+    """A queue of which the log holds little: asking whether its pages are there costs more than they do."""
+    condition, far = compile_condition("a = '1'"), 1 << 19
+    with Driven(tmp_path, segment_bytes=1 << 24, queue_file_bytes=20 << 12) as driven:
+        for _ in range(24):
+            driven.send("t", 1, b"", a="0")
+            driven.send("u", 0, bytes(far))
+        for _ in range(24):
+            driven.send("dense", 1, b"", a="0")
+        driven.turn()
+
+        def sifted(topic: str, cost_max: int, stop: int = 24) -> tuple[int, int, int]:
+            queue = driven.store.queue(topic, 1)
+            found = queue.sift(
+                driven.store.journal, topic.encode(), 1, condition, 0, stop, 32, 1 << 20, cost_max
+            )
+            return found[2], found[3], found[4]
+
+        _, looked, sparse = sifted("t", 1 << 20)
+        _, _, dense = sifted("dense", 1 << 20)
+        assert looked == 24
+        assert sparse - dense > 20 * 500
+        following, looked, _ = sifted("t", sparse // 2)
+        assert 8 < looked == following < 16
+        assert sifted("t", 1 << 20, stop=1000)[:2] == (24, 24)  # what there is, whatever was asked for
