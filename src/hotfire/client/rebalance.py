@@ -11,7 +11,7 @@ import asyncio
 from hotfire.allocation import AVERAGELY, BY_CIRCLE, CONSISTENT_HASH, Strategy, ids_in_order
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
 from hotfire.client.routes import TopicRoute
-from hotfire.errors import BrokerRefused, ConfigError, NoRoute
+from hotfire.errors import BrokerRefused, ConfigError, HotfireError, NoRoute
 from hotfire.model import MessageQueue
 from hotfire.protocol.bodies import ConsumerList, decode_body
 from hotfire.protocol.codes import ResponseCode
@@ -32,6 +32,10 @@ def strategy_of(chosen: str | Strategy) -> Strategy:
             "in hotfire.allocation"
         )
     return strategy
+
+
+class StrategyFailed(HotfireError):
+    """An allocation strategy raised instead of sharing queues; its cause says what."""
 
 
 class Shares:
@@ -63,7 +67,21 @@ class Shares:
         client_ids = await self.members(topic)
         if not client_ids:
             raise NoRoute(f"topic {topic}: its broker knows no member of group {self._group} yet")
-        return self._strategy.share(self._instance.client_id, queues, client_ids), client_ids
+        return self._chosen(topic, queues, client_ids), client_ids
+
+    def _chosen(self, topic: str, queues: list[MessageQueue], client_ids: list[str]) -> list[MessageQueue]:
+        """What the strategy says, which may be the application's own: mistakes are one topic's trouble."""
+        try:
+            mine = list(self._strategy.share(self._instance.client_id, queues, client_ids))
+            for queue in mine:
+                if not isinstance(queue, MessageQueue):
+                    raise TypeError(f"{queue!r:.60} is no MessageQueue")
+        except Exception as error:
+            raise StrategyFailed(
+                f"allocation strategy {self._strategy.name} failed for topic {topic}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return mine
 
     async def members(self, topic: str) -> list[str]:
         """Client ids of the group, in order, as one of the topic's brokers knows them."""

@@ -25,7 +25,7 @@ from hotfire.client.pulling import SUBSCRIPTION, Puller
 from hotfire.client.pullloop import PullLoop
 from hotfire.client.queuelocks import QueueLocks
 from hotfire.client.queuetable import QueueTable
-from hotfire.client.rebalance import Shares
+from hotfire.client.rebalance import Shares, StrategyFailed
 from hotfire.client.replier import Replier
 from hotfire.client.results import SendResult
 from hotfire.client.sendback import SendBack
@@ -278,6 +278,7 @@ class RunningConsumer:
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
             "group=%s topic=%s is looked for again until it is found: %s", self.settings.group, topic, error,
+            exc_info=error if isinstance(error, StrategyFailed) else None,
         )  # fmt: skip
 
     def routes_changed(self) -> None:
