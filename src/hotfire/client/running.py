@@ -277,7 +277,8 @@ class RunningConsumer:
         self._troubled[topic] = cause
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
-            "group=%s topic=%s is looked for again until it is found: %s", self.settings.group, topic, error,
+            "group=%s topic=%s has no new queues for now, and is looked at again: %s",
+            self.settings.group, topic, error,
             exc_info=error if isinstance(error, StrategyFailed) else None,
         )  # fmt: skip
 
