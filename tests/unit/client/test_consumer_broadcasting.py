@@ -69,13 +69,16 @@ def test_progress_is_written_in_order_however_slow_the_disk(
     """A commit while an older one is still being written, which nobody waits for any more: the file has the
     newest of each queue in the end."""
     first, second = (MessageQueue("T", "broker-a", number) for number in range(2))
-    replace, entered, may_go_on = offsets._replace, threading.Event(), threading.Event()
+    replace, entered, may_go_on, left = offsets._replace, *(threading.Event() for _ in range(3))
 
     def slowly(path: Path, data: bytes) -> None:
-        if not entered.is_set():
+        is_first = not entered.is_set()
+        if is_first:
             entered.set()
             assert may_go_on.wait(20)
         replace(path, data)
+        if is_first:
+            left.set()
 
     async def scenario() -> None:
         store = LocalOffsets("one", "g", tmp_path)
@@ -94,6 +97,7 @@ def test_progress_is_written_in_order_however_slow_the_disk(
         older.cancel()
         may_go_on.set()
         await asyncio.gather(newer, other)
+        assert await asyncio.to_thread(left.wait, 20)
         assert parse_offsets(store.path.read_bytes()) == {first: 6, second: 9}
         store.set(first, 7)
         await store.persist([first])
