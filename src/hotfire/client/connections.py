@@ -20,7 +20,7 @@ LINGER_S = 30.0
 HANG_UP_TIMEOUT_S = 1.0
 TOO_SHORT_S, TOO_SMALL_SHARE = 0.1, 0.25
 """Who had no more time than this to answer in, and no more than this share of the whole, proved nothing by
-his silence. Java's numbers."""
+his silence. Java's numbers; the whole is a send's with all its attempts here, and one attempt's there."""
 
 
 class Connections:
