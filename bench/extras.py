@@ -308,10 +308,10 @@ def facts_of(plan: Plan) -> dict[str, str]:
         **told,
         "Apache's settings": ", ".join(f"{name}={value}" for name, value in APACHE_SETTINGS.items()),
         "condition": f"`{CONDITION}`",
-        "timers": "percentiles are over the messages of a run, each from the millisecond it is due until a "
-        f"reader has it; {_burst_count(plan):,} due in one millisecond leave one after the other, so that p99 "
-        "is how long 99 of 100 of them take together, and no wait of a message due alone; Apache rounds times "
-        "down to the second, so that it delivers up to a second early",
+        "timers": "percentiles are over the messages of a run, each from the millisecond it is due until "
+        f"a reader has it; {_burst_count(plan):,} due in one millisecond leave one after the other, so that "
+        "p99 is how long 99 of 100 of them take together, and not what one waits that is due alone; "
+        "Apache rounds times down to the second, so that it delivers up to a second early",
     }
 
 
