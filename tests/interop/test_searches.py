@@ -36,8 +36,8 @@ INDEX_FILES_MIN = 8
 PART, PART_S = 50, 0.3
 EVERY, LAST = "every", f"number-{COUNT - 1}"
 ALIKE = "Aa", "BB"
-"""An index of keys holds their hashes, and these have the same. Apache's broker answers with both and leaves it to
-the client to tell them apart; ours tells them apart itself, so that by the wire they are not compared."""
+"""An index of keys holds their hashes, and these have the same. Apache's broker answers with both and leaves
+it to the client to tell them apart; ours does that itself, so that by the wire they are not compared."""
 AT_MOST = 1, 2, 7, 32, 64, 1000
 SPAN_MAX_MS = 1 << 50
 
@@ -187,5 +187,7 @@ def test_searches_find_the_same_in_one_store(tmp_path: Path, writer: str, reader
     assert len(list((store / "index").iterdir())) >= INDEX_FILES_MIN
     with BY_NAME[reader](tmp_path / reader, store) as server:
         by_reader = everything(server)
+        if isinstance(server, ApacheCluster):
+            server.kill9()  # nobody needs its store any more, and its orderly end takes long
     differing = {name: (by_reader[name], told) for name, told in by_writer.items() if by_reader[name] != told}
     assert not differing, f"{len(differing)} of {len(by_writer)}: {differing}"[:3000]
