@@ -24,13 +24,12 @@ from tests.interop import stores
 from tests.interop.clients import Server
 from tests.interop.content import content
 from tests.peers import jars, remoting
-from tests.peers.apache import ApacheCluster
 from tests.peers.hotfire import HotfireProcess
 from tests.peers.process import poll_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-TOPIC, QUEUES, COUNT = "searched", 4, 600
+OURS, THEIRS, QUEUES, COUNT = "written-by-us", "written-by-them", 4, 600
 SIZES = {**stores.SIZES, "maxHashSlotNum": "60", "maxIndexNum": "300"}
 INDEX_FILES_MIN = 8
 PART, PART_S = 50, 0.3
@@ -49,12 +48,6 @@ def java() -> None:
 
 
 @contextmanager
-def apache(directory: Path, store: Path) -> Iterator[ApacheCluster]:
-    with stores.apache(directory, store, SIZES) as server:
-        yield server
-
-
-@contextmanager
 def hotfire(directory: Path, store: Path) -> Iterator[HotfireProcess]:
     """Its end is an orderly one."""
     with stores.hotfire(directory, store, SIZES) as server:
@@ -62,32 +55,35 @@ def hotfire(directory: Path, store: Path) -> Iterator[HotfireProcess]:
         assert server.terminate() == 0
 
 
-BY_NAME = {"apache": apache, "hotfire": hotfire}
-
-
 # --- what is there ---
 
 
-def message(number: int) -> Message:
+def message(topic: str, number: int) -> Message:
     wanted = content(number)
     keys = [EVERY, f"fourth-{number % 4}", f"number-{number}", *(wanted.keys or "").split()]
     keys += [ALIKE[number // 20 % 2]] if number % 20 == 0 else []
     return Message(
-        TOPIC, wanted.body, tag=wanted.tags, keys=[key.replace(" ", "-") for key in keys],
+        topic, wanted.body, tag=wanted.tags, keys=[key.replace(" ", "-") for key in keys],
         properties=wanted.properties,
     )  # fmt: skip
 
 
-async def fill(server: Server) -> None:
+async def send(server: Server, topic: str) -> None:
     async with Producer(server.namesrv, timeout_s=stores.TIMEOUT_S) as producer:
         for first in range(0, COUNT, PART):
-            await asyncio.gather(*(producer.send(message(n)) for n in range(first, first + PART)))
+            await asyncio.gather(*(producer.send(message(topic, n)) for n in range(first, first + PART)))
             await asyncio.sleep(PART_S)  # time is to pass for the index
 
 
-def await_index(server: Server) -> None:
+def fill(server: Server, topic: str) -> None:
+    remoting.create_topic(server.broker, topic, QUEUES)
+    stores.await_route(server, topic, QUEUES)
+    asyncio.run(send(server, topic))
+
+
+def await_index(server: Server, topic: str) -> None:
     """Apache's broker makes it beside the log."""
-    asked = {"topic": TOPIC, "key": LAST, "maxNum": 1, "beginTimestamp": 0, "endTimestamp": SPAN_MAX_MS}
+    asked = {"topic": topic, "key": LAST, "maxNum": 1, "beginTimestamp": 0, "endTimestamp": SPAN_MAX_MS}
     poll_until(
         lambda: remoting.ask(server.broker, remoting.QUERY_MESSAGE, asked).code == remoting.SUCCESS,
         what=f"{LAST} in the index",
@@ -102,29 +98,29 @@ def shown(found: Found) -> tuple[list[str], bool, int | None]:
     return [one.message_id for one in found.messages], found.is_more, found.crowded_ms
 
 
-async def by_client(server: Server) -> tuple[dict[str, Any], list[ReceivedMessage]]:
+async def by_client(server: Server, topic: str) -> tuple[dict[str, Any], list[ReceivedMessage]]:
     """Every kind of question a client has, with their answers as plain values; and all messages."""
     told: dict[str, Any] = {}
     async with QueueReader(server.namesrv) as reader:
-        every = await reader.find_by_time(TOPIC, 0, 1 << 60, count_max=2 * COUNT)
+        every = await reader.find_by_time(topic, 0, 1 << 60, count_max=2 * COUNT)
         told["all"] = shown(every)
         times = [one.store_timestamp_ms for one in every.messages]
         third, half = times[COUNT // 3], times[COUNT // 2]
-        told["span"] = shown(await reader.find_by_time(TOPIC, third, half, count_max=COUNT))
-        told["part of a span"] = shown(await reader.find_by_time(TOPIC, third, half, count_max=10))
+        told["span"] = shown(await reader.find_by_time(topic, third, half, count_max=COUNT))
+        told["part of a span"] = shown(await reader.find_by_time(topic, third, half, count_max=10))
         for index in range(0, COUNT, 37):
             key = (content(index).keys or "none").split()[-1]  # few keys, on many messages
-            told[f"key {index}"] = shown(await reader.find_by_key(TOPIC, key))
+            told[f"key {index}"] = shown(await reader.find_by_key(topic, key))
             told[f"key {index} in span"] = shown(
-                await reader.find_by_key(TOPIC, key, begin_ms=third, end_ms=half)
+                await reader.find_by_key(topic, key, begin_ms=third, end_ms=half)
             )
             unique = every.messages[index].message_id
-            told[f"id {index}"] = shown(await reader.find_by_key(TOPIC, unique, unique=True))
-        told["no such key"] = shown(await reader.find_by_key(TOPIC, "none of them"))
+            told[f"id {index}"] = shown(await reader.find_by_key(topic, unique, unique=True))
+        told["no such key"] = shown(await reader.find_by_key(topic, "none of them"))
         for key, count_max in itertools.product((EVERY, "fourth-1", *ALIKE), (10, 64, 150, COUNT)):
             for begin, end in ((0, SPAN_MAX_MS), (third, half), (third + 1, half - 1)):
                 told[f"{key} from {begin} to {end}, {count_max}"] = shown(
-                    await reader.find_by_key(TOPIC, key, begin_ms=begin, end_ms=end, count_max=count_max)
+                    await reader.find_by_key(topic, key, begin_ms=begin, end_ms=end, count_max=count_max)
                 )
     peer = await Peer.connect(server.broker)
     for one in every.messages[::50]:
@@ -136,7 +132,7 @@ async def by_client(server: Server) -> tuple[dict[str, Any], list[ReceivedMessag
     return told, every.messages
 
 
-def by_wire(server: Server, times: list[int]) -> dict[str, Any]:
+def by_wire(server: Server, topic: str, times: list[int]) -> dict[str, Any]:
     """Each answer itself: which records, in which order, and how far the index says it is."""
     told: dict[str, Any] = {}
     first, third, half, last = times[0], times[COUNT // 3], times[COUNT // 2], times[-1]
@@ -147,7 +143,7 @@ def by_wire(server: Server, times: list[int]) -> dict[str, Any]:
     keys = (EVERY, "fourth-2", "number-7", LAST, "none of them")
     for key, (begin, end), count in itertools.product(keys, spans, AT_MOST):
         span = {"beginTimestamp": begin, "endTimestamp": end}
-        asked = {"topic": TOPIC, "key": key, "maxNum": count, **span}
+        asked = {"topic": topic, "key": key, "maxNum": count, **span}
         answer = remoting.ask(server.broker, remoting.QUERY_MESSAGE, asked)
         found = [record.physical_offset for record in iter_records(answer.body)]
         told[f"{key} by wire from {begin} to {end}, {count}"] = (
@@ -157,37 +153,41 @@ def by_wire(server: Server, times: list[int]) -> dict[str, Any]:
         )
     moments = [at + by for at in (first, third, half, last) for by in (-5000, -1, 0, 1, 5000)]
     for queue, at, boundary in itertools.product(range(QUEUES), moments, ("lower", "upper")):
-        asked = {"topic": TOPIC, "queueId": queue, "timestamp": at, "boundaryType": boundary}
+        asked = {"topic": topic, "queueId": queue, "timestamp": at, "boundaryType": boundary}
         answer = remoting.ask(server.broker, remoting.SEARCH_OFFSET_BY_TIMESTAMP, asked)
         told[f"{boundary} offset of {at} in {queue}"] = answer.code, sorted(answer.fields.items())
     return told
 
 
-def everything(server: Server) -> dict[str, Any]:
-    stores.await_route(server, TOPIC, QUEUES)
-    await_index(server)
-    told, every = asyncio.run(by_client(server))
-    times = [one.store_timestamp_ms for one in every]
-    return told | by_wire(server, times)
+def everything(server: Server, topic: str) -> dict[str, Any]:
+    stores.await_route(server, topic, QUEUES)
+    await_index(server, topic)
+    told, every = asyncio.run(by_client(server, topic))
+    assert len(every) == COUNT
+    assert len(told[f"fourth-1 from 0 to {SPAN_MAX_MS}, {COUNT}"][0]) == COUNT // 4, "more than a page"
+    return told | by_wire(server, topic, [one.store_timestamp_ms for one in every])
+
+
+def same(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    assert theirs.keys() == ours.keys()
+    differing = {name: (told, ours[name]) for name, told in theirs.items() if ours[name] != told}
+    assert not differing, f"{len(differing)} of {len(theirs)}: {differing}"[:3000]
 
 
 @pytest.mark.promise(156, 157, 158)
-@pytest.mark.parametrize(("writer", "reader"), [("hotfire", "apache"), ("apache", "hotfire")])
-def test_searches_find_the_same_in_one_store(tmp_path: Path, writer: str, reader: str) -> None:
-    """By time over all queues, by key, by key and span, by unique id, by place in the log: who wrote the
-    store and who opens it later say the same, also where there is more than an answer takes."""
+def test_searches_find_the_same_in_one_store(tmp_path: Path) -> None:
+    """By time over all queues, by key, by key and span, by unique id, by place in the log: of what one broker
+    wrote the other says the same, also where there is more than an answer takes. Apache's opens a store of
+    ours, goes on with its log and its index, and gives it back."""
     store = tmp_path / "store"
-    with BY_NAME[writer](tmp_path / writer, store) as server:
-        remoting.create_topic(server.broker, TOPIC, QUEUES)
-        stores.await_route(server, TOPIC, QUEUES)
-        asyncio.run(fill(server))
-        by_writer = everything(server)
-    assert len(by_writer["all"][0]) == COUNT
-    assert len(by_writer[f"fourth-1 from 0 to {SPAN_MAX_MS}, {COUNT}"][0]) == COUNT // 4, "more than a page"
+    with hotfire(tmp_path / "hotfire", store) as server:
+        fill(server, OURS)
+        by_writer = everything(server, OURS)
     assert len(list((store / "index").iterdir())) >= INDEX_FILES_MIN
-    with BY_NAME[reader](tmp_path / reader, store) as server:
-        by_reader = everything(server)
-        if isinstance(server, ApacheCluster):
-            server.kill9()  # nobody needs its store any more, and its orderly end takes long
-    differing = {name: (by_reader[name], told) for name, told in by_writer.items() if by_reader[name] != told}
-    assert not differing, f"{len(differing)} of {len(by_writer)}: {differing}"[:3000]
+    with stores.apache(tmp_path / "apache", store, SIZES) as theirs:
+        same(everything(theirs, OURS), by_writer)
+        fill(theirs, THEIRS)
+        by_them = {topic: everything(theirs, topic) for topic in (THEIRS, OURS)}
+    with hotfire(tmp_path / "again", store) as server:
+        for topic, told in by_them.items():
+            same(told, everything(server, topic))
