@@ -103,10 +103,14 @@ final class TraceRows {
             for (TraceView entry : told) {
                 row.write("told", "part", part, "index", one.getKey(), "kind", entry.getMsgType(),
                     "group", entry.getGroupName(), "topic", entry.getTopic(),
-                    "is_success", entry.getStatus().equals("success"), "keys",
-                    entry.getKeys() == null || entry.getKeys().isEmpty()
-                        ? List.of() : List.of(entry.getKeys().split(" ")));
+                    "is_success", entry.getStatus().equals("success"), "keys", keys(entry));
             }
         }
+    }
+
+    /** A message without keys is told of with this word; one that ended is told of without its field. */
+    private static List<String> keys(TraceView entry) {
+        String keys = entry.getKeys();
+        return keys == null || keys.isEmpty() || keys.equals("null") ? List.of() : List.of(keys.split(" "));
     }
 }
