@@ -49,6 +49,7 @@ async def both(row: Row) -> None:
     await _prepared(row)
     release, tally = asyncio.Event(), Tally(row.count)
     member = await _member(row, tally, release)
+    await _last_in_hand(row, member.group)
     await _ask(row, "admin", member.group, member.name)
     release.set()
     await tally.wait()
@@ -59,6 +60,7 @@ async def java_asked(row: Row) -> None:
     await _prepared(row)
     for name, version in VERSIONS.items():
         child = await Child(row, name, java(version)).start()
+        await _last_in_hand(row, row.called(name))
         await _ask(row, "admin", row.called(name), name)
         await child.kill()
 
@@ -67,6 +69,7 @@ async def asked_by_java(row: Row) -> None:
     await _prepared(row)
     release, tally = asyncio.Event(), Tally(row.count)
     member = await _member(row, tally, release)
+    await _last_in_hand(row, member.group)
     for name, version in VERSIONS.items():
         child = await Child(row, name, java(version)).start()
         await row.until(
@@ -82,22 +85,20 @@ async def asked_by_java(row: Row) -> None:
 # --- an administrator of ours --------------------------------------------------------------------------
 
 
-async def _ask(row: Row, asker: str, group: str, member: str) -> None:
-    admin, who = row.admin, {"asker": asker, "member": member}
-    clients: list[str] = []
-
-    async def is_there() -> bool:
-        clients[:] = [one.client_id for one in (await admin.connections(group)).clients]
-        return bool(clients)
-
-    async def has_last_in_hand() -> bool:
-        info = await admin.running_info(group, clients[0])
+async def _last_in_hand(row: Row, group: str) -> None:
+    async def is_so() -> bool:
+        (client,) = (await row.admin.connections(group)).clients
+        info = await row.admin.running_info(group, client.client_id)
         done = (one.commit_offset for queue, one in info.queues.items() if queue.topic == row.topic)
         return sum(done) == row.count - 1
 
-    await row.until(f"the client of {group}", is_there)
-    await row.until(f"{group} with the last message in hand", has_last_in_hand)
-    client = clients[0]
+    await row.until(f"{group} with the last message in hand", is_so)
+
+
+async def _ask(row: Row, asker: str, group: str, member: str) -> None:
+    admin, who = row.admin, {"asker": asker, "member": member}
+    (there,) = (await admin.connections(group)).clients
+    client = there.client_id
     info = await admin.running_info(group, client, stacks=True)
     queues = [
         (

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from hotfire import SendResult
+from hotfire.model import TRACE_TOPIC
 from tests.interop.python.askedrows import VERSIONS
 from tests.interop.python.child import Child, java
 from tests.interop.python.member import Member, Tally
@@ -15,9 +16,12 @@ ENTRIES = 3
 
 
 async def both(row: Row) -> None:
+    """In a topic of its own."""
     await row.create_topic(2)
-    sent = await _traced(row)
-    await _read(row, "self", {index: result.message_id for index, result in sent.items()})
+    told = f"{row.topic}-told"
+    await row.admin.create_topic(told, queues=1)
+    sent = await _traced(row, told)
+    await _read(row, "self", {index: result.message_id for index, result in sent.items()}, told)
 
 
 async def traced_by_java(row: Row) -> None:
@@ -44,30 +48,30 @@ async def _over(row: Row, child: Child) -> None:
     await row.until("the end of Java's part", lambda: child.wrote('"event":"over"'))
 
 
-async def _traced(row: Row) -> dict[int, SendResult]:
+async def _traced(row: Row, topic: str = TRACE_TOPIC) -> dict[int, SendResult]:
     """By the numbers of the messages."""
-    producer = await row.producer(trace=True)
+    producer = await row.producer(trace=topic)
     sent = {}
     for index in range(row.count):
         sent[index] = await producer.send(message(row.topic, index))
         row.sent(index, sent[index])
     tally = Tally(row.count)
-    await Member(row, "consumer", "consumer", tally, trace=True).start()
+    await Member(row, "consumer", "consumer", tally, trace=topic).start()
     await tally.wait()
     return sent
 
 
-async def _told(row: Row, message_id: str) -> None:
+async def _told(row: Row, message_id: str, topic: str = TRACE_TOPIC) -> None:
     async def is_told() -> bool:
-        return len(await row.reader.trace(message_id)) >= ENTRIES
+        return len(await row.reader.trace(message_id, topic=topic)) >= ENTRIES
 
     await row.until(f"trace of {message_id}", is_told)
 
 
-async def _read(row: Row, part: str, ids: Mapping[int, str]) -> None:
+async def _read(row: Row, part: str, ids: Mapping[int, str], topic: str = TRACE_TOPIC) -> None:
     for index, message_id in ids.items():
-        await _told(row, message_id)
-        for entry in await row.reader.trace(message_id):
+        await _told(row, message_id, topic)
+        for entry in await row.reader.trace(message_id, topic=topic):
             row.write("told", part=part, index=index, **entry._asdict())
 
 

@@ -47,6 +47,15 @@ final class AskedRows {
         CountDownLatch release = new CountDownLatch(1);
         Tally all = new Tally(row.count);
         Member member = member(row, row.group(), "consumer", all, release);
+        // Asked of itself, not of the broker, so that each request is made once.
+        row.until("the last message in hand", () -> {
+            long done = 0;
+            var told = member.consumer.getDefaultMQPushConsumerImpl().consumerRunningInfo();
+            for (var queue : told.getMqTable().entrySet()) {
+                done += queue.getKey().getTopic().equals(row.topic()) ? queue.getValue().getCommitOffset() : 0;
+            }
+            return done == row.count - 1;
+        });
         ask(row, "admin", row.group(), "consumer");
         release.countDown();
         all.await();
@@ -74,7 +83,6 @@ final class AskedRows {
     private static void ask(Row row, String asker, String group, String member) throws Exception {
         DefaultMQAdminExt admin = row.admin();
         row.closing(admin::shutdown);
-        String topic = row.topic();
         List<String> clients = new ArrayList<>();
         row.until("the client of " + group, () -> {
             var connections = admin.examineConsumerConnectionInfo(group).getConnectionSet();
@@ -82,15 +90,8 @@ final class AskedRows {
             return !clients.isEmpty();
         });
         String client = clients.get(0);
-        row.until(group + " with the last message in hand", () -> {
-            long done = 0;
-            for (var queue : admin.getConsumerRunningInfo(group, client, false).getMqTable().entrySet()) {
-                done += queue.getKey().getTopic().equals(topic) ? queue.getValue().getCommitOffset() : 0;
-            }
-            return done == row.count - 1;
-        });
         running(row, admin, asker, group, member, client);
-        for (var held : admin.getConsumeStatus(topic, group, client).entrySet()) {
+        for (var held : admin.getConsumeStatus(row.topic(), group, client).entrySet()) {
             Map<Integer, Long> offsets = new TreeMap<>();
             for (Map.Entry<MessageQueue, Long> queue : held.getValue().entrySet()) {
                 offsets.put(queue.getKey().getQueueId(), queue.getValue());

@@ -16,7 +16,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** A producer and a consumer that tell of their messages; and an administrator who reads what was told. */
 final class TraceRows {
-    private static final String TRACES = "RMQ_SYS_TRACE_TOPIC";
+    private static final String SYSTEM_TOPIC = "RMQ_SYS_TRACE_TOPIC";
     /** Sent; begun and done. */
     private static final int ENTRIES = 3;
     private static final int TRACES_MAX = 64;
@@ -28,13 +28,13 @@ final class TraceRows {
         stories.put("trace", TraceRows::both);
         for (String version : List.of("java498", "java550")) {
             stories.put("trace-java/" + version, row -> {
-                traced(row);
+                traced(row, SYSTEM_TOPIC);
                 // Their traces leave within seconds while they live; at a shutdown those that take longer are lost.
                 row.write("over", "version", version);
                 Thread.sleep(Long.MAX_VALUE);
             });
             stories.put("trace-python/" + version, row -> {
-                read(row, version, found(row));
+                read(row, version, SYSTEM_TOPIC, found(row));
                 row.write("over", "version", version);
             });
         }
@@ -42,13 +42,15 @@ final class TraceRows {
 
     private static void both(Row row) throws Exception {
         row.createTopic(row.topic(), 2);
-        read(row, "self", traced(row));
+        // A topic of its own, and one queue: whoever watches the wire tells whose traces are asked for.
+        row.createTopic(row.topic("told"), 1);
+        read(row, "self", row.topic("told"), traced(row, row.topic("told")));
     }
 
     /** The ids of the messages, by their numbers. */
-    private static Map<Integer, String> traced(Row row) throws Exception {
+    private static Map<Integer, String> traced(Row row, String traces) throws Exception {
         DefaultMQProducer producer =
-            row.named(new DefaultMQProducer(row.group("producer"), null, true, null), "producer");
+            row.named(new DefaultMQProducer(row.group("producer"), null, true, traces), "producer");
         producer.setSendMsgTimeout(10_000);
         producer.start();
         row.closing(producer::shutdown);
@@ -59,7 +61,7 @@ final class TraceRows {
             row.sent(index, result);
         }
         DefaultMQPushConsumer consumer = row.named(new DefaultMQPushConsumer(row.group("consumer"), null,
-            new AllocateMessageQueueAveragely(), true, null), "consumer");
+            new AllocateMessageQueueAveragely(), true, traces), "consumer");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(row.topic(), "*");
         Tally tally = new Tally(row.count);
@@ -87,14 +89,14 @@ final class TraceRows {
         return ids;
     }
 
-    private static void read(Row row, String part, Map<Integer, String> ids) throws Exception {
+    private static void read(Row row, String part, String traces, Map<Integer, String> ids) throws Exception {
         DefaultMQAdminExt admin = row.admin();
         row.closing(admin::shutdown);
         for (Map.Entry<Integer, String> one : ids.entrySet()) {
             List<TraceView> told = new ArrayList<>();
             row.until("trace of " + one.getValue(), () -> {
                 told.clear();
-                for (MessageExt trace : admin.queryMessage(TRACES, one.getValue(), TRACES_MAX, 0, Long.MAX_VALUE)
+                for (MessageExt trace : admin.queryMessage(traces, one.getValue(), TRACES_MAX, 0, Long.MAX_VALUE)
                     .getMessageList()) {
                     told.addAll(TraceView.decodeFromTraceTransData(one.getValue(), trace));
                 }
