@@ -1,6 +1,7 @@
 // timergen: messages with a time of delivery, sent as fast as they are taken, and a reader at the tail of each queue.
 // usage: timergen HOST PORT TOPIC CONNS WINDOW BODY COUNT AHEAD_MS SPREAD_MS QUEUES BURST
 // Each is due AHEAD_MS after it is sent, or with BURST 1 after the start, and up to SPREAD_MS later. TOPIC must be new.
+// With BURST 2 they are not waited for: the run ends when all are taken.
 // The latency is from when a message is due until a reader has it. A message that comes twice, not at all within
 // GRACE_S of the last one's time, or more than EARLY_MAX_MS early (the reference rounds times down to the second)
 // counts as bad. The rate is that of the intake; with BURST 1 of the delivery, from the first arrival to the last.
@@ -13,7 +14,7 @@ static char *body, *came;
 static size_t body_size;
 static uint64_t acked, refused, delivered, wrong, count, first_came_at, last_came_at;
 static long long ahead_ms, spread_ms, began_ms, last_due_ms;
-static int queues, is_burst;
+static int queues, is_burst, is_left;
 
 static void write_one(peer *p, uint64_t n) {
   char *frame = begin_frame(p, body_size);
@@ -66,7 +67,7 @@ int main(int words_count, char **words) {
   topic = words[3];
   int port = atoi(words[2]), conns = atoi(words[4]), window = atoi(words[5]);
   body_size = (size_t)atoi(words[6]), count = strtoull(words[7], 0, 10), ahead_ms = atoll(words[8]), spread_ms = atoll(words[9]);
-  queues = atoi(words[10]), is_burst = atoi(words[11]);
+  queues = atoi(words[10]), is_burst = atoi(words[11]) == 1, is_left = atoi(words[11]) == 2;
   if (conns < 1 || conns > CONNS_MAX || window < 1 || window > WINDOW_MAX || body_size < BODY_MIN || body_size > BODY_MAX || count < 1 ||
       count > COUNT_MAX || ahead_ms < 0 || spread_ms < 0 || queues < 1 || queues > QUEUES_MAX) {
     fprintf(stderr, "timergen: a count is out of its range\n");
@@ -86,7 +87,7 @@ int main(int words_count, char **words) {
     for (int k = 0; k < window && sent < count; k++) write_one(&writers[i], sent++);
     push(&writers[i]);
   }
-  while ((acked + refused < count || delivered < acked) && wall_ms() < last_due_ms + GRACE_S * 1000) {
+  while ((acked + refused < count || (delivered < acked && !is_left)) && wall_ms() < last_due_ms + GRACE_S * 1000) {
     for (int i = 0; i < conns + queues; i++) {
       peer *p = i < conns ? &writers[i] : &readers[i - conns];
       polls[i] = (struct pollfd){p->fd, (short)(POLLIN | (p->out.done < p->out.size ? POLLOUT : 0)), 0};
@@ -114,7 +115,7 @@ int main(int words_count, char **words) {
     if (!taken_at && acked + refused == count) taken_at = now_ns();
   }
   double intake_s = (double)((taken_at ? taken_at : now_ns()) - began) / 1e9, delivery_s = (double)(last_came_at - first_came_at) / 1e9;
-  if (delivered < acked) { fprintf(stderr, "%llu of %llu came\n", (unsigned long long)delivered, (unsigned long long)acked); wrong += acked - delivered; }
+  if (delivered < acked && !is_left) { fprintf(stderr, "%llu of %llu came\n", (unsigned long long)delivered, (unsigned long long)acked); wrong += acked - delivered; }
   print_result((double)acked / (is_burst ? (delivery_s > 0 ? delivery_s : 1) : intake_s), acked, refused);
   printf(" delivered=%llu intake=%.0f/s\n", (unsigned long long)delivered, (double)acked / intake_s);
   return wrong ? STATUS_PEER : refused ? STATUS_REFUSED : 0;

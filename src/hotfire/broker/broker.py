@@ -486,7 +486,7 @@ class Broker(Heart):
                 "TRACE_ON": "true" if self.config.trace_on else "false",
                 "MSG_REGION": self.config.region_id,
             }
-        return command.reply(answer.code, fields=fields, remark=answer.remark, body=answer.body)
+        return answer.to(command, fields)
 
     def _reply(self, connection: Connection, command: Command, answer: Answer) -> None:
         if not command.is_oneway:

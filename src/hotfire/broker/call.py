@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hotfire.net.heart import Connection
-from hotfire.protocol.codes import ResponseCode
+from hotfire.protocol.codes import VERSION, LanguageCode, ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.requests import Reply, Request
 
@@ -36,6 +36,14 @@ class Answer:
     code: int = ResponseCode.SUCCESS
     remark: str | None = None
     body: bytes = b""
+    language: int = LanguageCode.JAVA
+    version: int = VERSION
+    """These two are another's when the answer is: of a client that was asked on."""
+
+    def to(self, command: Command, fields: dict[str, str] | None) -> Command:
+        reply = command.reply(self.code, fields=fields, remark=self.remark, body=self.body)
+        reply.language, reply.version = self.language, self.version
+        return reply
 
 
 @dataclass(slots=True, frozen=True)

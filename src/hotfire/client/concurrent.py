@@ -99,7 +99,8 @@ class ConcurrentConsumption:
                 sleeper.set_result(None)
                 return True
         if len(self._workers) < self._settings.concurrency:
-            worker = self._loop.create_task(self._work())
+            name = f"hotfire-{self._settings.group}-{len(self._workers)}"  # administrators read it in stacks
+            worker = self._loop.create_task(self._work(), name=name)
             self._workers.append(worker)
             worker.add_done_callback(self._workers.remove)
             return True

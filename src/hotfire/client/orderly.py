@@ -59,7 +59,9 @@ class OrderlyConsumption:
             if restored is not message:
                 queue.replace(restored)
         if not self._stopping and queue not in self._tasks:
-            self._tasks[queue] = self._loop.create_task(self._consume_all(queue))
+            place = "{}-{}-{}".format(*queue.queue)
+            name = f"hotfire-{self._settings.group}-{place}"  # administrators read it in stacks
+            self._tasks[queue] = self._loop.create_task(self._consume_all(queue), name=name)
 
     # --- one queue -----------------------------------------------------------------------------------
 

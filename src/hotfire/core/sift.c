@@ -5,8 +5,8 @@
 #include "sql92.h"
 
 #define AT_ONCE 64            /* entries looked at before the kernel is asked again whether what they mean is in memory */
-#define ASKED_COST 512        /* what it takes to ask: a system call, and a look at each page; of a sparse queue, more than the records */
-#define PAGE_COST 32
+#define ASKED_COST 3072       /* what it takes to ask, and to touch what nobody has touched before: a system call and a page fault, */
+#define PAGE_COST 96          /* which far from the last one makes tables of its own; and of a stretch, a fault for some of its pages */
 #define PAGE_BYTES 4096
 
 typedef struct {

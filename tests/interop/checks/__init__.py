@@ -6,10 +6,12 @@ A check trusts no client's word for what it sent: contents are known from `tests
 from __future__ import annotations
 
 from tests.interop.checks import (
+    asked,
     consume,
     filters,
     groups,
     offsets,
+    queries,
     requests,
     retry,
     send,
@@ -21,7 +23,9 @@ from tests.interop.checks.judging import Check, known
 
 __all__ = ["Check", "check_of"]
 
-_MODULES = (consume, filters, groups, offsets, requests, retry, send, timers, traces, transactions)
+_MODULES = (
+    asked, consume, filters, groups, offsets, queries, requests, retry, send, timers, traces, transactions,
+)  # fmt: skip
 
 
 def check_of(row: str) -> Check:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 
 from tests.interop.python import (
+    askedrows,
     capture,
     consumerows,
     events,
@@ -22,6 +23,7 @@ from tests.interop.python import (
     mixedrows,
     offsetrows,
     plainrows,
+    queryrows,
     requestrows,
     retryrows,
     sendrows,
@@ -33,7 +35,7 @@ from tests.interop.python.row import Row
 
 MODULES = (
     sendrows, filterrows, consumerows, retryrows, transactionrows, timerrows, grouprows, mixedrows,
-    offsetrows, plainrows, requestrows, tracerows,
+    offsetrows, queryrows, askedrows, plainrows, requestrows, tracerows,
 )  # fmt: skip
 STORIES: dict[str, Callable[[Row], Awaitable[None]]] = {
     name: story for module in MODULES for name, story in module.STORIES.items()

@@ -22,12 +22,21 @@ def test_every_case_has_a_goal() -> None:
     assert {case.name for case in EXTRAS} <= {goal.case for goal in GOALS if goal.rival == "apache"}
 
 
+def test_how_late_timers_are_stands_among_the_goals() -> None:
+    """What is promised of them, 100 ms, where the load leaves room for it; and told where it does not."""
+    bounds = {goal.case: goal.at_most for goal in GOALS if goal.figure == "p99_ms" and goal.rival is None}
+    assert bounds["timers-intake"] == 100.0
+    assert bounds["timers-burst"] is None
+
+
 def test_a_part_is_chosen_by_name() -> None:
     """Patterns choose cases, and options say how long they run."""
     plan = plan_of(_arguments(["--only", "timers-*", "--pairs", "2", "--case-warm", "1"]))
     assert [case.name for case in plan.cases] == ["timers-intake", "timers-burst"]
     assert plan.pairs == 2
-    assert facts_of(plan)["runs"] == "median of 2 alternating pairs of 4 s each"
+    facts = facts_of(plan)
+    assert facts["runs"] == "median of 2 alternating pairs of 4 s each"
+    assert "80,000 due in one millisecond" in facts["timers"]
     with pytest.raises(SystemExit, match="no case is named"):
         plan_of(_arguments(["--only", "nothing"]))
 

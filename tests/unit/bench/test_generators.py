@@ -179,3 +179,19 @@ def test_a_timer_message_must_come_once_and_in_time(tools: Path, fault: str) -> 
     status, counted = run(tools / "timergen", reply, *words)
     assert status == (WRONG if fault else 0)
     assert counted == (0 if fault == "another body" else 20)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_timer_messages_may_be_left_to_wait(tools: Path, busy: bool) -> None:
+    """The run ends when all are taken, whenever they are due; those that were not are told of."""
+    numbers = itertools.count()
+
+    def reply(code: int, _: Mapping[str, str], __: bytes) -> Reply:
+        if code == 310:
+            return (BUSY if busy and next(numbers) % 5 == 0 else 0), {}, b""
+        time.sleep(0.02)
+        return NOT_FOUND, {}, b""
+
+    status, counted = run(tools / "timergen", reply, 1, 4, BODY_BYTES, 20, 3_600_000, 20, 1, 2)
+    assert status == (SOME_REFUSED if busy else 0)
+    assert counted == (16 if busy else 20)

@@ -8,6 +8,7 @@ import pytest
 from hotfire.broker import asks
 from hotfire.model import MessageQueue
 from hotfire.protocol.bodies import decode_body, encode_body
+from hotfire.protocol.codes import VERSION, LanguageCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.members import ConsumerStatus, ConsumeTimeSpans
 from hotfire.protocol.record import iter_records
@@ -206,6 +207,10 @@ def test_running_info_is_the_clients_own(heart: Harness, client: FakeConnection)
     answer = reply_of(heart, client, question, code=0, body=b'{"properties":{}}')
     assert (answer.code, answer.flag, answer.fields, answer.remark) == (0, 1, None, None)
     assert answer.body == b'{"properties":{}}'
+    assert (answer.language, answer.version) == (LanguageCode.JAVA, VERSION)
+    question = passed_on(heart, client, running())
+    old = reply_of(heart, client, question, code=0, language=LanguageCode.PYTHON, version=409)
+    assert (old.language, old.version) == (LanguageCode.PYTHON, 409)  # the client's own, too
     refused = reply_of(heart, client, passed_on(heart, client, running()), code=1, remark="no such group")
     assert (refused.code, refused.remark, refused.body) == (1, "no such group", b"")
 

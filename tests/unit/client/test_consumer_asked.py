@@ -50,6 +50,7 @@ def test_rates_of_success_and_failure_are_told() -> None:
             queue = info.queues[MessageQueue("T", "broker-0", 0)]
             assert (queue.commit_offset, queue.cached_count, queue.dropped) == (60, 0, False)
             assert queue.last_pull_ms > 0
+            assert "task hotfire-g-0\n" in (info.stacks or "")
             assert "test_consumer_asked.py" in (info.stacks or "")
 
     run(scenario)

@@ -216,7 +216,9 @@ def pass_on(
                 raise BrokerRefused(
                     ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {why}"
                 )
-            return Answer(reply.fields, reply.code, reply.remark, bytes(reply.body))
+            return Answer(
+                reply.fields, reply.code, reply.remark, bytes(reply.body), reply.language, reply.version
+            )
 
         if not waiting.connection.closed:
             broker.serve(waiting, declared, work)

@@ -44,6 +44,8 @@ public final class Rows {
         TimerRows.register(STORIES);
         GroupRows.register(STORIES);
         OffsetRows.register(STORIES);
+        QueryRows.register(STORIES);
+        AskedRows.register(STORIES);
         PlainRows.register(STORIES);
         RequestRows.register(STORIES);
         TraceRows.register(STORIES);
