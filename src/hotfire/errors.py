@@ -225,7 +225,7 @@ class RateLimited(HotfireError):
 
 
 class EffectFailed(HotfireError):
-    """A command of an effect failed, and its store does not undo those before it. Not done, and not undone."""
+    """A command of an effect failed, and its store does not undo those before it. Neither done nor undone."""
 
 
 class StoreError(HotfireError):
