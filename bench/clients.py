@@ -6,8 +6,8 @@
     client-idle       one message at a time, with a pause: from before its send until its listener has it
     client-pipeline   what our producer reaches at our broker, beside what the C load generator does
 
-Processor time is the client's alone, of its whole process. Takes less than twenty minutes: the idle case, whose
-runs differ most, has more pairs than the others.
+Processor time is the client's alone, of its whole process. Takes less than twenty minutes: the idle case
+has more pairs than the others, for its runs differ most.
 """
 
 from __future__ import annotations
