@@ -15,7 +15,11 @@ from hotfire.net.peer import Peer
 from hotfire.protocol.requests import UpdateAndCreateTopic
 from hotfire.testing.simulation import SimBroker, Simulation
 
-TOPIC = "orders"
+GREETED_S = 1.5
+"""By then a producer's brokers have had a heartbeat, and are to be told goodbye."""
+TOPIC, TRACES = "orders", "traces"
+LARGE = bytes(4 << 20)
+"""As large as a message may be: two of them are more than a connection takes that nobody reads."""
 CLOSE_S_MAX = SEND_S_MAX = 3.0
 CLIENT = "10.0.3.1"
 
@@ -30,14 +34,15 @@ def quiet() -> Iterator[None]:
 def simulate(brokers: int, test: Callable[[Simulation], Coroutine[Any, Any, None]], seed: int = 0) -> None:
     async def main(sim: Simulation) -> None:
         await sim.add_name_server()
-        request = UpdateAndCreateTopic(
-            topic=TOPIC, default_topic="TBW102", read_queue_nums=4, write_queue_nums=4, perm=6,
-            topic_filter_type="SINGLE_TAG", topic_sys_flag=0, order=False,
-        )  # fmt: skip
         for _ in range(brokers):
             broker = await sim.add_broker()
-            async with await Peer.connect(broker.address) as peer:
-                await peer.ask(request, 5.0)
+            for topic in (TOPIC, TRACES):
+                request = UpdateAndCreateTopic(
+                    topic=topic, default_topic="TBW102", read_queue_nums=4, write_queue_nums=4, perm=6,
+                    topic_filter_type="SINGLE_TAG", topic_sys_flag=0, order=False,
+                )  # fmt: skip
+                async with await Peer.connect(broker.address) as peer:
+                    await peer.ask(request, 5.0)
         await sim.on(sim.network.host(CLIENT), test(sim))
 
     Simulation(seed).run(main)
@@ -80,10 +85,34 @@ def freeze(sim: Simulation, broker: SimBroker) -> None:
         listener.factory = asyncio.Protocol
 
 
-async def run_producer(sim: Simulation, silence: Callable[[], None]) -> float:
-    producer = Producer(sim.namesrv, instance_name="producer", rng=sim.fork())
+async def fill(sim: Simulation, instance_name: str, silence: Callable[[], None], **more: Any) -> Producer:
+    """A producer that has sent to each broker, and then more than the connections of silent ones take."""
+    producer = Producer(
+        sim.namesrv, compression=None, instance_name=instance_name, rng=sim.fork(), timeout_s=60.0, **more
+    )
+    await producer.start()
+    for _ in range(4 * len(sim.brokers)):
+        await producer.send(Message(TOPIC, b"x"))
+    await asyncio.sleep(GREETED_S)
+    silence()
+    for _ in range(2 * len(sim.brokers)):
+        producer.send_soon(Message(TOPIC, LARGE)).add_done_callback(asyncio.Future.exception)
+    await asyncio.sleep(0.1)
+    return producer
+
+
+async def run_full_producer(sim: Simulation, silence: Callable[[], None], **more: Any) -> float:
+    producer = await fill(sim, "producer", silence, **more)
+    began_s = sim.loop.time()
+    await producer.close()
+    return sim.loop.time() - began_s
+
+
+async def run_producer(sim: Simulation, silence: Callable[[], None], **more: Any) -> float:
+    producer = Producer(sim.namesrv, instance_name="producer", rng=sim.fork(), **more)
     await producer.start()
     await producer.send(Message(TOPIC, b"x"))
+    await asyncio.sleep(GREETED_S)
     silence()
     unanswered = [producer.send_soon(Message(TOPIC, b"y")) for _ in range(20)]
     await asyncio.sleep(0.1)
@@ -139,11 +168,42 @@ async def run_pull_consumer(sim: Simulation, silence: Callable[[], None]) -> flo
     return sim.loop.time() - began_s
 
 
+async def run_full_pull_consumer(sim: Simulation, silence: Callable[[], None]) -> float:
+    """It has given up queues just now, whose offsets do not get through, and it is the last to leave."""
+    await run_sender(sim)
+    consumer = PullConsumer(
+        sim.namesrv, group="g", consume_from=ConsumeFrom.FIRST, instance_name="shared", rng=sim.fork()
+    )
+    await consumer.start()
+    queues = await consumer.queues(TOPIC)
+    consumer.assign(queues)
+    polled = 0
+    while polled < 20:
+        polled += len(await consumer.poll())
+    producer = await fill(sim, "shared", silence)
+    await producer.close()
+    consumer.assign(queues[:1])
+    began_s = sim.loop.time()
+    await consumer.close()
+    return sim.loop.time() - began_s
+
+
 @pytest.mark.parametrize("silence", [cut_off, freeze])
 @pytest.mark.parametrize("brokers", [1, 2])
 @pytest.mark.parametrize(
     "client",
-    ["producer", "consumer", "slow consumer", "orderly consumer", "slow orderly consumer", "pull consumer"],
+    [
+        "producer",
+        "traced producer",
+        "full producer",
+        "full traced producer",
+        "consumer",
+        "slow consumer",
+        "orderly consumer",
+        "slow orderly consumer",
+        "pull consumer",
+        "full pull consumer",
+    ],
 )
 def test_close_takes_three_seconds_at_most(
     client: str, brokers: int, silence: Callable[[Simulation, SimBroker], None]
@@ -155,8 +215,12 @@ def test_close_takes_three_seconds_at_most(
             for broker in sim.brokers:
                 silence(sim, broker)
 
-        if client == "producer":
-            took_s = await run_producer(sim, silent)
+        traced = {"trace": TRACES} if "traced" in client else {}
+        if client.endswith("producer"):
+            run = run_full_producer if "full" in client else run_producer
+            took_s = await run(sim, silent, **traced)
+        elif client == "full pull consumer":
+            took_s = await run_full_pull_consumer(sim, silent)
         elif client == "pull consumer":
             took_s = await run_pull_consumer(sim, silent)
         else:

@@ -105,11 +105,21 @@ class Producer(Face["producer.Producer"]):
         selector: Selector | None = None,
         arg: Any = None,
         timeout_s: float | None = None,
+        on_done: Callable[[Future[SendResult]], object] | None = None,
     ) -> Future[SendResult]:
-        """Begin to send, and go on: the future has the result."""
-        return self._bridge.submit(
-            self._inner.send(message, queue=queue, selector=selector, arg=arg, timeout_s=timeout_s)
+        """Begin to send, and go on: the future has the result.
+
+        `on_done` is called with it once, on the client's own thread: it must not wait there. What was wrong
+        before anything was sent is raised at once.
+        """
+        future = self._bridge.begin(
+            lambda: self._inner.send_soon(
+                message, queue=queue, selector=selector, arg=arg, timeout_s=timeout_s
+            )
         )
+        if on_done is not None:
+            future.add_done_callback(on_done)
+        return future
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         self._bridge.run(self._inner.send_oneway(message, queue=queue))

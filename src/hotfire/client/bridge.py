@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from hotfire.errors import NotRunning
@@ -54,18 +55,54 @@ class Bridge:
                 cls._shared = cls()
             return cls._shared
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin `work`; its future may be waited for on any thread but the bridge's own."""
+    def _check_caller(self) -> None:
         if os.getpid() != self._pid:
-            work.close()
             raise NotRunning(
                 f"this client was started in process {self._pid} and this is {os.getpid()}, forked from it: "
                 "connections cannot be shared; make a new one here"
             )
         if threading.current_thread() is self._thread:
-            work.close()
             raise NotRunning(WAITS_FOR_ITSELF)
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin `work`; its future may be waited for on any thread but the bridge's own."""
+        try:
+            self._check_caller()
+        except NotRunning:
+            work.close()
+            raise
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Future[T]:
+        """Have `start` begin something on the loop: what it raises is raised here, and what it began has the
+        outcome. To cancel that is to cancel what began."""
+        self._check_caller()
+        begun: Future[None] = Future()
+        outcome: Future[T] = Future()
+        self._loop.call_soon_threadsafe(self._start, start, begun, outcome)
+        try:
+            begun.result()
+        except BaseException:
+            outcome.cancel()  # Ctrl-C while we waited: nobody will hear of it
+            raise
+        return outcome
+
+    def _start(self, start: Callable[[], asyncio.Future[T]], begun: Future[None], outcome: Future[T]) -> None:
+        if outcome.cancelled():
+            return
+        try:
+            work = start()
+        except BaseException as error:  # noqa: BLE001  # it is raised where it was asked for
+            begun.set_exception(error)
+            return
+
+        def given_up(outcome: Future[T]) -> None:
+            if outcome.cancelled():
+                self.soon(work.cancel)
+
+        outcome.add_done_callback(given_up)
+        work.add_done_callback(partial(_hand_over, outcome))
+        begun.set_result(None)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The outcome of `work`. Ctrl-C while waiting cancels it."""
@@ -93,3 +130,15 @@ class Bridge:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _hand_over(outcome: Future[T], work: asyncio.Future[T]) -> None:
+    if work.cancelled():
+        outcome.cancel()
+    error = None if work.cancelled() else work.exception()
+    if not outcome.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(work.result())

@@ -17,6 +17,10 @@ from hotfire.net.peer import OnRequest, Peer
 DIAL_TIMEOUT_S = 3.0
 LINGER_S = 30.0
 """How long a connection we have given up on may take to end: its end tells that all was read."""
+HANG_UP_TIMEOUT_S = 1.0
+TOO_SHORT_S, TOO_SMALL_SHARE = 0.1, 0.25
+"""Who had no more time than this to answer in, and no more than this share of the whole, proved nothing by
+his silence. Java's numbers; the whole is a send's with all its attempts here, and one attempt's there."""
 
 
 class Connections:
@@ -76,6 +80,12 @@ class Connections:
         self._farewells.add(farewell)
         farewell.add_done_callback(self._farewells.discard)
 
+    def unanswered(self, peer: Peer, *, left_s: float, timeout_s: float) -> None:
+        """No answer in the `left_s` that were left of `timeout_s`: drop the connection, unless that was so
+        little that a sound one might have kept silent too."""
+        if left_s > min(TOO_SHORT_S, TOO_SMALL_SHARE * timeout_s):
+            self.drop(peer)
+
     def hang_up(self, address: str) -> None:
         """End the connection to `address`, if there is one."""
         if (peer := self._peers.get(address)) is not None:
@@ -84,12 +94,13 @@ class Connections:
     def open_addresses(self) -> list[str]:
         return [address for address, peer in self._peers.items() if not peer.closed]
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = HANG_UP_TIMEOUT_S) -> None:
+        """Hang up, on those who do not take what is written for them by force."""
         self._closed = True
         await self._dials.close()
         peers, self._peers = self._peers, {}
         farewells = tuple(self._farewells)
         for farewell in farewells:
             farewell.cancel()
-        await asyncio.gather(*(peer.close() for peer in peers.values()))
+        await asyncio.gather(*(peer.close(timeout_s) for peer in peers.values()))
         await asyncio.gather(*farewells, return_exceptions=True)

@@ -237,8 +237,9 @@ class Consumer(Member):
             await parts.close()
         if self._tracing is not None:
             await self._tracing.close()
-        self._leaving = loop.create_task(instance.leave(self))
-        await asyncio.wait({self._leaving}, timeout=max(deadline - loop.time(), 0.0))
+        left_s = max(deadline - loop.time(), 0.0)
+        self._leaving = loop.create_task(instance.leave(self, left_s))
+        await asyncio.wait({self._leaving}, timeout=left_s)
 
     async def __aenter__(self) -> Consumer:
         await self.start()

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from hotfire.client.addresses import AddressSource
-from hotfire.client.connections import Connections
+from hotfire.client.connections import HANG_UP_TIMEOUT_S, Connections
 from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.greeting import Greetings
 from hotfire.client.nameservers import NameServers
@@ -141,6 +141,7 @@ class ClientInstance:
         self.members: list[Member] = []
         self.greetings = Greetings(self.client_id, self.members, self.connections, self.routes)
         self._rebalance_due = asyncio.Event()
+        self._starting: asyncio.Task[None] | None = None
         self._timers: list[asyncio.Task[None]] = []
         self._beside: set[asyncio.Task[None]] = set()
         self._born_in, self._process = os.getpid(), Process.mark
@@ -179,9 +180,27 @@ class ClientInstance:
                 "share connections: choose another instance name"
             )
         instance._admit(member)
-        if not instance.running:
-            await instance.start()
+        try:
+            await instance._started()
+        except BaseException:
+            instance.members.remove(member)
+            if not instance.members:  # nobody else waits for it
+                await instance.close()
+            raise
         return instance
+
+    async def _started(self) -> None:
+        """Return when it runs. It goes on starting as long as one of its members waits for that."""
+        if self._starting is None:
+            self._starting = asyncio.create_task(self.start())
+        starting = self._starting
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if starting.cancelled() and waiting is not None and not waiting.cancelling():
+                raise NotRunning("this client was closed while it started") from None
+            raise
 
     def _admit(self, member: Member) -> None:
         produces = member.producer_data() is not None
@@ -194,10 +213,12 @@ class ClientInstance:
                 )
         self.members.append(member)
 
-    async def leave(self, member: Member) -> None:
-        """Say goodbye for the member's group; the last to leave closes the connections."""
+    async def leave(self, member: Member, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Say goodbye for the member's group; the last to leave closes the connections. In time: half of it
+        at most goes to brokers that do not answer."""
         if member not in self.members:
             return
+        deadline = asyncio.get_running_loop().time() + timeout_s
         self.members.remove(member)
         if not self.members:
             self._forget()
@@ -206,11 +227,12 @@ class ClientInstance:
             producer_group=None if member.producer_data() is None else member.group,
             consumer_group=None if member.consumer_data() is None else member.group,
         )
+        goodbye_s = max(min(GOODBYE_TIMEOUT_S, timeout_s / 2), 0.0)
         await asyncio.gather(
-            *(self._say_goodbye(address, goodbye) for address in sorted(self.greetings.told))
+            *(self._say_goodbye(address, goodbye, goodbye_s) for address in sorted(self.greetings.told))
         )
         if not self.members:
-            await self.close()
+            await self.close(max(deadline - asyncio.get_running_loop().time(), 0.0))
 
     def _forget(self) -> None:
         for key in [key for key, instance in self._shared.items() if instance is self]:
@@ -233,12 +255,13 @@ class ClientInstance:
             asyncio.create_task(self._rebalance_on()),
         ]
 
-    async def close(self) -> None:
-        if not self.running:
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        starting, self._starting = self._starting, None
+        if not self.running and starting is None:
             return
         self.running = False
         self._forget()
-        ending = [*self._timers, *self._beside]
+        ending = [*self._timers, *self._beside, *([] if starting is None else [starting])]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
@@ -246,7 +269,7 @@ class ClientInstance:
         self.replies.close()
         await self.routes.close()
         await self.name_servers.close()
-        await self.connections.close()
+        await self.connections.close(min(timeout_s, HANG_UP_TIMEOUT_S))
 
     def check_usable(self, what: str) -> None:
         """Raise unless this is a running client of this very process."""
@@ -274,11 +297,13 @@ class ClientInstance:
         `origin` tells, where no name server did, who gave the address, and what else to do.
         """
         loop = asyncio.get_running_loop()
-        peer = await self.connection(address, max(deadline - loop.time(), 0.0), origin=origin)
+        timeout_s = max(deadline - loop.time(), 0.0)
+        peer = await self.connection(address, timeout_s, origin=origin)
+        left_s = max(deadline - loop.time(), 0.0)
         try:
-            return await peer.invoke(request, max(deadline - loop.time(), 0.0))
+            return await peer.invoke(request, left_s)
         except Timeout:
-            self.connections.drop(peer)
+            self.connections.unanswered(peer, left_s=left_s, timeout_s=timeout_s)
             raise
 
     async def connection(self, address: str, timeout_s: float, *, origin: str | None = None) -> Peer:
@@ -340,6 +365,8 @@ class ClientInstance:
             except HotfireError as error:
                 log.warning("group=%s rebalance: %s; tried again shortly", member.group, error)
                 settled = False
+            except Exception:  # our own mistake, which must not end this for all members
+                log.exception("group=%s rebalance failed; tried again later", member.group)
         return settled
 
     async def _refresh_name_servers(self) -> None:
@@ -376,12 +403,12 @@ class ClientInstance:
         await self.greet_brokers()
         self.rebalance_soon()
 
-    async def _say_goodbye(self, address: str, goodbye: UnregisterClient) -> None:
-        if address not in self.connections.open_addresses():
+    async def _say_goodbye(self, address: str, goodbye: UnregisterClient, timeout_s: float) -> None:
+        peer = self.connections.current(address)
+        if peer is None:
             return
         with suppress(HotfireError):  # the broker forgets us in two minutes anyway
-            peer = await self.connections.get(address, GOODBYE_TIMEOUT_S)
-            await peer.ask(goodbye, GOODBYE_TIMEOUT_S)
+            await peer.ask(goodbye, timeout_s)
 
 
 def _addressee(request: Request) -> tuple[str | None, bool]:

@@ -99,10 +99,11 @@ class NameServers:
     async def _ask_one(self, address: str, request: Request, timeout_s: float) -> Command:
         started = asyncio.get_running_loop().time()
         peer = await self._connections.get(address, timeout_s)
+        left_s = timeout_s - (asyncio.get_running_loop().time() - started)
         try:
-            return await peer.ask(request, timeout_s - (asyncio.get_running_loop().time() - started))
+            return await peer.ask(request, left_s)
         except Timeout:
-            self._connections.drop(peer)
+            self._connections.unanswered(peer, left_s=left_s, timeout_s=timeout_s)
             raise
 
 

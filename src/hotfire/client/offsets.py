@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
@@ -146,25 +147,36 @@ class LocalOffsets(OffsetStore):
         root = Path(directory or os.environ.get(DIRECTORY_VARIABLE) or Path.home() / DIRECTORY)
         self.path = root / client_id / group / FILE
         self._kept: dict[MessageQueue, int] = {}
+        """What belongs into the file; replaced as a whole, for it is read in threads."""
+        self._written: dict[MessageQueue, int] = {}
+        self._writing = threading.Lock()
 
     async def load(self) -> None:
         """Read the file, or the one before when it is not sound; none at all is a beginning."""
-        self._kept = await asyncio.to_thread(_load, self.path)
+        self._kept = self._written = await asyncio.to_thread(_load, self.path)
         self._offsets.update(self._kept)
 
     async def read(self, queue: MessageQueue) -> int | None:
         return self._offsets.get(queue, self._kept.get(queue))
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        kept = self._kept | {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
-        if kept == self._kept:
+        kept = {queue: self._offsets[queue] for queue in queues if queue in self._offsets}
+        self._kept = self._kept | kept
+        if self._kept == self._written:
             return
         try:
-            await asyncio.to_thread(_write, self.path, offsets_json(kept))
+            await asyncio.to_thread(self._write_newest)
         except OSError as error:
             log.warning("offsets not kept in %s: %s; tried again soon", self.path, error)
-            return
-        self._kept = kept
+
+    def _write_newest(self) -> None:
+        """In a thread, which ends when it has written, whoever waits for it: so one after the other, and each
+        what is true by then."""
+        with self._writing:
+            kept = self._kept
+            if kept != self._written:
+                _write(self.path, offsets_json(kept))
+                self._written = kept
 
 
 # --- the file --------------------------------------------------------------------------------------

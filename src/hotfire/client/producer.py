@@ -30,11 +30,11 @@ from hotfire.client.compression import Compression, check_compression
 from hotfire.client.confirm import NotStored, Stored, confirm
 from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.faults import Faults
-from hotfire.client.hooks import SendHook, SendHooks
-from hotfire.client.instance import ClientInstance, Member
-from hotfire.client.later import Later
+from hotfire.client.hooks import Mode, SendHook, SendHooks
+from hotfire.client.instance import CLOSE_TIMEOUT_S, ClientInstance, Member
+from hotfire.client.later import END_TIMEOUT_S, Later
 from hotfire.client.limits import IN_FLIGHT_MAX, OnLimit, Permits, RateLimit
-from hotfire.client.messages import COMPRESS_FROM_BYTES, Outgoing, prepare
+from hotfire.client.messages import COMPRESS_FROM_BYTES, prepare
 from hotfire.client.pipeline import Pipelines
 from hotfire.client.recalling import recall
 from hotfire.client.replies import as_request, reply_to, reply_topic
@@ -188,15 +188,17 @@ class Producer(Member):
         self._state = "running"
 
     async def close(self) -> None:
-        """Say goodbye to the brokers and hang up. Sends still under way after a second fail."""
+        """Say goodbye to the brokers and hang up, within 3 s. Sends still under way after a second fail."""
         if self._joined is None:
             return
         self._joined.check_usable("producer")  # in a child, goodbyes would be the parent's
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLOSE_TIMEOUT_S - END_TIMEOUT_S
         joined, self._joined, self._state = self._joined, None, "closed"
         await self._later.close(FINISH_TIMEOUT_S)
         if self._tracing is not None:
             await self._tracing.close()
-        await joined.leave(self)
+        await joined.leave(self, max(deadline - loop.time(), 0.0))
         await self._later.end()
 
     async def __aenter__(self) -> Self:
@@ -239,10 +241,9 @@ class Producer(Member):
         Raises what the last attempt met: BrokerRefused, or Unreachable. When its `outcome_unknown` is true
         the message may be stored; `confirm` finds out. A given or selected queue is tried once.
         """
-        outgoing = self._prepare(message)
+        trial = self._trial(message, timeout_s)
         _check_choice(queue, selector)
         with self._permits:
-            trial = Trial(outgoing, self._deadline(timeout_s))
             return await self._send(trial, queue, selector, arg)
 
     def send_soon(
@@ -271,7 +272,7 @@ class Producer(Member):
             future = pipelines.send(message)
         if future is None:
             _check_choice(queue, selector)
-            trial = Trial(self._prepare(message), self._deadline(timeout_s), mode="async")
+            trial = self._trial(message, timeout_s, mode="async")
             future = self._later.begin(lambda: self._send(trial, queue, selector, arg))
         if on_done is not None:
             future.add_done_callback(on_done)
@@ -279,10 +280,9 @@ class Producer(Member):
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Hand the message to the network once. Nobody says whether it was stored."""
-        outgoing = self._prepare(message)
+        trial = self._trial(message, None, mode="oneway")
         _check_choice(queue, None)
         with self._permits:
-            trial = Trial(outgoing, self._deadline(None), mode="oneway")
             await self._rate.wait(message, trial.deadline)
             await self._sender.oneway(trial, queue, await self._sender.route(message.topic, trial.deadline))
 
@@ -300,15 +300,16 @@ class Producer(Member):
         ...     print(results[0].queue_offset, results[-1].queue_offset)
 
         A request is stored as a whole, its messages one after the other in one queue. When a later one fails,
-        `results` of the error are those of the requests before it.
+        `results` of the error are those of the requests before it. `timeout_s` is for all of them.
         """
         self._instance  # noqa: B018  # raises unless we run
+        deadline = self._deadline(timeout_s)
         _check_choice(queue, None)
         batches = prepare_batches(messages, self._next_id, body_bytes_max=self._body_bytes_max)
         results: list[SendResult] = []
         with self._permits:
             for outgoing in tuple(batches):
-                trial = Trial(outgoing, self._deadline(timeout_s))
+                trial = Trial(outgoing, deadline)
                 try:
                     results += batch_results(outgoing, await self._send(trial, queue, None, None))
                 except HotfireError as error:
@@ -380,12 +381,9 @@ class Producer(Member):
     ) -> SendResult:
         """Send the reply to a request that was consumed; refused when who asked could not be reached."""
         self._instance  # noqa: B018  # raises unless we run
-        return await self._sender.reply(
-            request,
-            self._prepare_message(reply_to(request, body, properties), self._next_id(), is_ours=True),
-            self._deadline(timeout_s),
-            retries=self._retries,
-        )
+        deadline = self._deadline(timeout_s)
+        outgoing = self._prepare_message(reply_to(request, body, properties), self._next_id(), is_ours=True)
+        return await self._sender.reply(request, outgoing, deadline, retries=self._retries)
 
     async def confirm(
         self,
@@ -441,9 +439,10 @@ class Producer(Member):
         self._later.went(message.topic)
         return result
 
-    def _prepare(self, message: Message) -> Outgoing:
+    def _trial(self, message: Message, timeout_s: float | None, mode: Mode = "sync") -> Trial:
         self._instance  # noqa: B018  # raises unless we run
-        return self._prepare_message(message, self._next_id())
+        deadline = self._deadline(timeout_s)  # to compress takes time, too
+        return Trial(self._prepare_message(message, self._next_id()), deadline, mode=mode)
 
     def _new_ids(self) -> UniqueIds:
         return UniqueIds(self._address, os.getpid(), self._rng.getrandbits(32))

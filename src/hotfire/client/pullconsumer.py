@@ -30,7 +30,7 @@ from hotfire.client.checks import (
 from hotfire.client.consumersettings import ConsumeFrom, check_consume_from
 from hotfire.client.dialling import TlsChoice, tls_context
 from hotfire.client.fetching import Fetched, Fetching, FetchLimits
-from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance, Member
+from hotfire.client.instance import CALL_TIMEOUT_S, CLOSE_TIMEOUT_S, ClientInstance, Member
 from hotfire.client.offsets import Boundary, LocalOffsets, OffsetStore, RemoteOffsets
 from hotfire.client.pulling import LITE, SUBSCRIPTION, Puller
 from hotfire.client.queries import commit_offset, committed_offset
@@ -56,7 +56,7 @@ PULL_BYTES_MAX = (1 << 31) - 1
 """The broker's own bound counts; how much waits here is bounded by FetchLimits."""
 PULL_TIMEOUT_S = 30.0
 FAREWELL_S = 1.0
-"""For the last offsets; saying goodbye and hanging up may take another second each."""
+"""For the last offsets; goodbyes and hanging up have what is left then of 3 seconds."""
 
 
 class PullConsumer(Member):
@@ -164,11 +164,11 @@ class PullConsumer(Member):
         self._joined = instance
         try:
             await self._store.load()
+            self._watching = asyncio.create_task(self._watch.run(instance))
+            await self._sharing.begin(instance, self._shares, self._fetching, self._give_up)
         except BaseException:
             await self.close()
             raise
-        self._watching = asyncio.create_task(self._watch.run(instance))
-        await self._sharing.begin(instance, self._shares, self._fetching, self._give_up)
 
     async def close(self) -> None:
         """Commit what was polled, with `auto_commit`, and leave the group. Takes 3 seconds at most."""
@@ -178,6 +178,8 @@ class PullConsumer(Member):
         if self._joined is None:
             return
         self._joined.check_usable("consumer")  # in a child, offsets and goodbyes would be the parent's
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLOSE_TIMEOUT_S
         instance, self._joined = self._joined, None
         await self._sharing.close()
         if self._watching is not None and self._watching is not asyncio.current_task():
@@ -191,7 +193,7 @@ class PullConsumer(Member):
                 await self._keep(self._fetching.all())
         except TimeoutError:
             log.warning("group=%s closed before its last offsets were kept: some come again", self.group)
-        await instance.leave(self)
+        await instance.leave(self, max(deadline - loop.time(), 0.0))
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -23,7 +23,7 @@ from hotfire.allocation import (
 )
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
 from hotfire.client.routes import TopicRoute
-from hotfire.errors import BrokerRefused, ConfigError, NoRoute, NotAssigned, Timeout
+from hotfire.errors import BrokerRefused, ConfigError, HotfireError, NoRoute, NotAssigned, Timeout
 from hotfire.model import MessageQueue
 from hotfire.protocol.assignment import CLUSTERING, PULL, AssignmentQuery, Assignments
 from hotfire.protocol.bodies import ConsumerList, decode_body, encode_body
@@ -51,6 +51,10 @@ def strategy_of(chosen: str | Strategy) -> Strategy:
             "in hotfire.allocation"
         )
     return strategy
+
+
+class StrategyFailed(HotfireError):
+    """An allocation strategy raised instead of sharing queues; its cause says what."""
 
 
 class Share(NamedTuple):
@@ -102,9 +106,22 @@ class Shares:
         client_ids = await self.members(topic)
         if not client_ids:
             raise NoRoute(f"topic {topic}: its broker knows no member of group {self._group} yet")
-        client_id = self._instance.client_id
-        mine = self._strategy.share(client_id, queues, client_ids)
-        return Share(mine, is_member=client_id in client_ids, others=len(client_ids) > 1)
+        mine = self._chosen(topic, queues, client_ids)
+        return Share(mine, is_member=self._instance.client_id in client_ids, others=len(client_ids) > 1)
+
+    def _chosen(self, topic: str, queues: list[MessageQueue], client_ids: list[str]) -> list[MessageQueue]:
+        """What the strategy says, which may be the application's own: mistakes are one topic's trouble."""
+        try:
+            mine = list(self._strategy.share(self._instance.client_id, queues, client_ids))
+            for queue in mine:
+                if not isinstance(queue, MessageQueue):
+                    raise TypeError(f"{queue!r:.60} is no MessageQueue")
+        except Exception as error:
+            raise StrategyFailed(
+                f"allocation strategy {self._strategy.name} failed for topic {topic}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return mine
 
     async def _told_by_broker(self, topic: str) -> list[MessageQueue]:
         queues = await self._assigned(topic)

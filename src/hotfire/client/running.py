@@ -26,7 +26,7 @@ from hotfire.client.pulling import SUBSCRIPTION, Puller
 from hotfire.client.pullloop import PullLoop
 from hotfire.client.queuelocks import QueueLocks
 from hotfire.client.queuetable import QueueTable
-from hotfire.client.rebalance import Share, Shares
+from hotfire.client.rebalance import Share, Shares, StrategyFailed
 from hotfire.client.replier import Replier
 from hotfire.client.results import SendResult
 from hotfire.client.sendback import SendBack
@@ -280,7 +280,9 @@ class RunningConsumer:
         self._troubled[topic] = cause
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
-            "group=%s topic=%s is looked for again until it is found: %s", self.settings.group, topic, error,
+            "group=%s topic=%s has no new queues for now, and is looked at again: %s",
+            self.settings.group, topic, error,
+            exc_info=error if isinstance(error, StrategyFailed) else None,
         )  # fmt: skip
 
     def routes_changed(self) -> None:

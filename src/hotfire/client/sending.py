@@ -50,6 +50,7 @@ class Trial:
     outgoing: Outgoing
     deadline: float
     mode: Mode = "sync"
+    began: float = field(default_factory=lambda: _now())
     asks_back: bool = False
     """The broker will have something to ask, or to bring, of who sent it: it must know us first."""
     tried: list[str] = field(default_factory=list)
@@ -190,12 +191,13 @@ class Sender:
         context: SendContext | None,
     ) -> SendResult:
         peer = await self._instance.connection(address, max(trial.deadline - _now(), 0.0))
-        is_sent = False
+        is_sent, left_s = False, max(trial.deadline - _now(), 0.0)
         try:
             if trial.asks_back:
                 await self._instance.greetings.before_use(peer, trial.deadline)
+                left_s = max(trial.deadline - _now(), 0.0)
             is_sent = True
-            reply = await peer.invoke(request, max(trial.deadline - _now(), 0.0))
+            reply = await peer.invoke(request, left_s)
             if context is not None:
                 context.reply_fields = reply.fields
             return send_result(reply, trial.outgoing.message_id, queue)
@@ -204,7 +206,8 @@ class Sender:
                 trial.unanswered.append(Unanswered(queue, peer))
             # Who waits for one answer may well have a dead connection; who has many under way, a slow broker.
             if isinstance(error, Timeout) and trial.mode == "sync":
-                self._instance.connections.drop(peer)
+                whole_s = trial.deadline - trial.began
+                self._instance.connections.unanswered(peer, left_s=left_s, timeout_s=whole_s)
             raise
 
     async def _addressed(self, trial: Trial, queue: MessageQueue, route: TopicRoute) -> tuple[str, Request]:

@@ -16,7 +16,7 @@ from typing import Any
 from hotfire.client.consumersettings import Pace
 from hotfire.client.fetching import Fetched, Fetching
 from hotfire.client.instance import CALL_TIMEOUT_S, ClientInstance
-from hotfire.client.rebalance import Shares
+from hotfire.client.rebalance import Shares, StrategyFailed
 from hotfire.client.served import check_served
 from hotfire.client.subscriptions import Subscriptions, subscription
 from hotfire.errors import ConfigError, HotfireError, NotAssigned
@@ -212,7 +212,10 @@ class Sharing:
         """It stays as it is, and is tried again soon; told once for each kind of trouble."""
         kind = type(error).__name__
         if self._troubles.get(topic) != kind:
-            log.warning("group=%s topic=%s keeps its queues for now: %s", self._group, topic, error)
+            log.warning(
+                "group=%s topic=%s keeps its queues for now: %s", self._group, topic, error,
+                exc_info=error if isinstance(error, StrategyFailed) else None,
+            )  # fmt: skip
         self._troubles[topic] = kind
 
 

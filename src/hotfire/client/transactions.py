@@ -180,7 +180,7 @@ class TransactionProducer(Producer):
         self, message: Message, *, immunity_s: int | None = None, timeout_s: float | None = None
     ) -> tuple[Message, SendResult]:
         """Send the half; the message as `execute` gets it, and where it was stored."""
-        instance = self._instance
+        instance, deadline = self._instance, self._deadline(timeout_s)
         check_message(message, body_bytes_max=self._body_bytes_max)
         delayed = {name: given for name in DELAYS if (given := getattr(message, name))}
         for name, given in delayed.items():
@@ -195,7 +195,7 @@ class TransactionProducer(Producer):
             marks[IMMUNITY] = str(math.ceil(immunity_s))
         marked = dataclasses.replace(message, properties={**message.properties, **marks})
         outgoing = self._prepare_message(marked, message_id, is_ours=True)
-        trial = Trial(outgoing, self._deadline(timeout_s), asks_back=True)
+        trial = Trial(outgoing, deadline, asks_back=True)
         with self._permits:
             await self._sender.route(message.topic, trial.deadline)
             instance.greetings.to_others()  # which may ask about halves of others in our group

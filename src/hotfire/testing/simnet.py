@@ -252,11 +252,12 @@ class SimTransport(asyncio.Transport):
             self._protocol.pause_writing()
 
     def close(self) -> None:
-        """What was written arrives, then the end."""
+        """What was written arrives, then the end; this one has ended when the kernel has taken it all."""
         if not self._is_closing:
             self._is_closing = True
             self._send(None)
-            self._call(self._lose, None)
+            if not self.get_write_buffer_size():
+                self._call(self._lose, None)
 
     def abort(self) -> None:
         self._is_closing = True
@@ -347,6 +348,8 @@ class SimTransport(asyncio.Transport):
         """The other end may write more."""
         if (peer := self.peer) is not None:
             peer._sent_bytes -= size
+            if peer._is_closing and not peer.get_write_buffer_size():
+                peer._call(peer._lose, None)
             if peer._is_paused and peer.get_write_buffer_size() <= peer._high // 4:
                 peer._is_paused = False
                 peer._call(peer._protocol.resume_writing)

@@ -9,6 +9,7 @@ import pytest
 from hotfire import Message, Producer
 from hotfire.client import instance as instance_module
 from hotfire.client.addresses import PAGE_BYTES_MAX, AddressSource
+from hotfire.client.instance import ClientInstance
 from hotfire.errors import ConfigError, NoRoute, Unreachable
 from hotfire.model import TopicConfig
 from tests.unit.client.cluster import Cluster, run
@@ -115,6 +116,50 @@ def test_service_that_is_away_at_the_start_is_asked_when_needed() -> None:
                     await producer.send(Message("T", b"x"))
                 book.status, book.page = b"200 OK", cluster.namesrv.encode()
                 await producer.send(Message("T", b"x"))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("somebody_waits_too", [False, True])
+def test_a_start_that_is_given_up_leaves_nothing_behind(
+    somebody_waits_too: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service is silent, and who waits for it is cancelled: who shares the client's name, beside it or
+    later, has one that lives, whose brokers are greeted."""
+    monkeypatch.setattr(instance_module, "HEARTBEAT_FIRST_S", 0.02)
+    monkeypatch.setattr(instance_module, "HEARTBEAT_INTERVAL_S", 0.02)
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.add("broker-a", T)
+        asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            await answers.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + cluster.namesrv.encode())
+            writer.close()
+
+        listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        given_up = asyncio.create_task(Producer(url, group="G", instance_name="shared").start())
+        await asked.wait()
+        other = Producer(url, group="H", instance_name="shared")
+        waiting = asyncio.create_task(other.start()) if somebody_waits_too else None
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait({given_up})
+        assert given_up.cancelled()
+        assert bool(ClientInstance._shared) is somebody_waits_too
+        answers.set()
+        await (other.start() if waiting is None else waiting)
+        async with Producer(url, group="G", instance_name="shared") as producer:
+            await producer.send(Message("T", b"x"))
+            await broker.until(lambda: any(b'"G"' in one and b'"H"' in one for one in broker.heartbeats))
+        await other.close()
+        assert not ClientInstance._shared
+        listener.close()
+        await listener.wait_closed()
 
     run(scenario)
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 
 from hotfire import MessageQueue
+from hotfire.client import offsets
 from hotfire.client.consumer import Consumer
 from hotfire.client.consumersettings import ConsumeFrom
 from hotfire.client.offsets import LocalOffsets, offsets_json, parse_offsets
@@ -59,6 +61,49 @@ def test_every_member_gets_every_message(tmp_path: Path) -> None:
             await one.close()
 
     run(scenario)
+
+
+def test_progress_is_written_in_order_however_slow_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit while an older one is still being written, which nobody waits for any more: the file has the
+    newest of each queue in the end."""
+    first, second = (MessageQueue("T", "broker-a", number) for number in range(2))
+    replace, entered, may_go_on, left = offsets._replace, *(threading.Event() for _ in range(3))
+
+    def slowly(path: Path, data: bytes) -> None:
+        is_first = not entered.is_set()
+        if is_first:
+            entered.set()
+            assert may_go_on.wait(20)
+        replace(path, data)
+        if is_first:
+            left.set()
+
+    async def scenario() -> None:
+        store = LocalOffsets("one", "g", tmp_path)
+        await store.load()
+        monkeypatch.setattr(offsets, "_replace", slowly)
+        store.set(first, 5)
+        older = asyncio.create_task(store.persist([first]))
+        assert await asyncio.to_thread(entered.wait, 20)
+        store.set(first, 6)
+        newer = asyncio.create_task(store.persist([first]))
+        store.set(second, 9)
+        other = asyncio.create_task(store.persist([second]))
+        await asyncio.wait(
+            {newer, other}, timeout=0.3
+        )  # it may not overtake; without a bound it would not end
+        older.cancel()
+        may_go_on.set()
+        await asyncio.gather(newer, other)
+        assert await asyncio.to_thread(left.wait, 20)
+        assert parse_offsets(store.path.read_bytes()) == {first: 6, second: 9}
+        store.set(first, 7)
+        await store.persist([first])
+        assert parse_offsets(store.path.read_bytes()) == {first: 7, second: 9}
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.promise(176)

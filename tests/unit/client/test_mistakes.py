@@ -467,9 +467,7 @@ def test_the_client_without_a_loop_has_all_the_other_has(name: str) -> None:
         if method.startswith("_") or method in inner:
             continue
         assert hasattr(ours, method), f"sync.{name} has no {method}"
-        there = set(inspect.signature(function).parameters) - {
-            "on_done"
-        }  # futures have callbacks of their own
+        there = set(inspect.signature(function).parameters)
         assert set(inspect.signature(getattr(ours, method)).parameters) == there, method
     for attribute, _ in inspect.getmembers(theirs, lambda value: isinstance(value, property)):
         assert attribute.startswith("_") or hasattr(ours, attribute)

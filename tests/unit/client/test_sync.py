@@ -1,23 +1,28 @@
 """The client without an event loop: the same, call by call."""
 
 import asyncio
+import inspect
 import multiprocessing
 import os
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from hotfire import Message, Once, ReceivedMessage, SqliteOnce, sync
+from hotfire import Message, Once, ReceivedMessage, SendResult, SendStatus, SqliteOnce, sync
 from hotfire.client.blocking import Face
 from hotfire.client.bridge import Bridge
 from hotfire.client.once import by_key
-from hotfire.errors import ConfigError, LocalProtocolError, NotRunning
+from hotfire.errors import ConfigError, LocalProtocolError, NotRunning, SystemBusy, Timeout, TooManyInFlight
+from hotfire.model import TopicConfig
 from hotfire.testing import Cluster
+from tests.unit.client.cluster import SYSTEM_BUSY, Behave, ScriptedBroker, accept, run, say_nothing
+from tests.unit.client.cluster import Cluster as ScriptedCluster
 
 NAMESRV = "127.0.0.1:9876"
 
@@ -65,6 +70,96 @@ def test_what_is_polled_is_committed_and_sought(namesrv: str) -> None:
     with sync.QueueReader(namesrv) as reader:
         assert [message.body for message in reader.pull(only, 3).messages] == [b"3", b"4"]
         assert (reader.min_offset(only), reader.max_offset(only)) == (0, 5)
+
+
+# --- later sends ---------------------------------------------------------------------------------------
+
+
+def beside_a_broker(program: Callable[[str, ScriptedBroker], None], behave: Behave = accept) -> None:
+    """A plain program on a thread of its own, beside a broker that does as it is told."""
+
+    async def scenario(cluster: ScriptedCluster) -> None:
+        broker = await cluster.add("broker-a", TopicConfig("T", 4, 4), behave=behave)
+        await asyncio.to_thread(program, cluster.namesrv, broker)
+
+    run(scenario)
+
+
+def test_a_later_send_calls_back_and_goes_the_quick_way() -> None:
+    """`on_done` has the very future, with its result; once the way is known, sends take the compiled one."""
+
+    def program(namesrv: str, broker: ScriptedBroker) -> None:
+        called: queue.Queue[Future[SendResult]] = queue.Queue()
+        went_quickly = []
+        with sync.Producer(namesrv) as producer:
+            pipelines = producer._inner._later.pipelines
+            send = pipelines.send
+
+            def watched(message: Message) -> "asyncio.Future[SendResult] | None":
+                future = send(message)
+                went_quickly.append(future is not None)
+                return future
+
+            pipelines.send = watched
+            for body in (b"first", b"second"):
+                future = producer.send_soon(Message("T", body), on_done=called.put)
+                assert called.get(timeout=20) is future
+                assert future.result(0).status is SendStatus.SEND_OK
+        assert went_quickly == [False, True]
+        assert [send.body for send in broker.sends] == [b"first", b"second"]
+
+    beside_a_broker(program)
+
+
+def test_a_refusal_ends_a_later_send() -> None:
+    """It is final, as with a loop; only a send that is waited for tries again."""
+
+    def program(namesrv: str, broker: ScriptedBroker) -> None:
+        with sync.Producer(namesrv) as producer:
+            with pytest.raises(SystemBusy):
+                producer.send_soon(Message("T", b"x")).result(20)
+            assert len(broker.sends) == 1
+            with pytest.raises(SystemBusy):
+                producer.send(Message("T", b"x"))
+            assert len(broker.sends) == 1 + 3
+
+    beside_a_broker(program, SYSTEM_BUSY)
+
+
+def test_too_many_are_told_at_once_and_one_given_up_makes_room() -> None:
+    """What is wrong before anything is sent is raised, and in no future; to cancel one gives up its send."""
+
+    def program(namesrv: str, broker: ScriptedBroker) -> None:
+        with sync.Producer(namesrv, in_flight_max=1, timeout_s=60.0) as producer:
+            first = producer.send_soon(Message("T", b"x"))
+            with pytest.raises(TooManyInFlight):
+                producer.send_soon(Message("T", b"x"))
+            with pytest.raises(LocalProtocolError, match="empty"):
+                producer.send_soon(Message("T", b""))
+            assert first.cancel()
+            broker.behave = accept
+            with pytest.raises(CancelledError):
+                first.result(0)
+            while producer._inner._permits.used:  # the loop hears of it in its next turn
+                producer._bridge.call(asyncio.get_running_loop)
+            assert producer.send_soon(Message("T", b"x")).result(20).status is SendStatus.SEND_OK
+
+    beside_a_broker(program, say_nothing)
+
+
+def test_a_later_send_that_times_out_costs_nobody_the_connection() -> None:
+    """Many others may be under way on it."""
+
+    def program(namesrv: str, broker: ScriptedBroker) -> None:
+        with sync.Producer(namesrv) as producer:
+            with pytest.raises(Timeout):
+                producer.send_soon(Message("T", b"x"), timeout_s=0.3).result(20)
+            assert broker.address in producer._inner._instance.connections.open_addresses()
+
+    beside_a_broker(program, say_nothing)
+
+
+# --- many, and mistakes --------------------------------------------------------------------------------
 
 
 def test_threads_share_a_producer(namesrv: str) -> None:
@@ -150,7 +245,8 @@ def test_who_forgot_to_start_is_told_in_terms_of_this_front(use: Callable[[], ob
 
 
 def test_the_front_has_what_the_asyncio_client_has() -> None:
-    """Every public method of a class is there without a loop too, but for those the loop needs."""
+    """Every public method of a class is there without a loop too, but for those the loop needs, and is called
+    in the same way."""
     left_out = {
         "consumer_data", "producer_data", "topics", "routes_changed", "persist_offsets", "rebalance", "asked",
         "run_blocking", "watch", "min_offset", "max_offset", "earliest_store_time_ms", "group", "settings",
@@ -164,6 +260,14 @@ def test_the_front_has_what_the_asyncio_client_has() -> None:
         assert issubclass(face, Face) or name == "Once"  # which dials nobody
         wanted = {word for word in vars(behind) if not word.startswith("_")}
         assert wanted - set(dir(face)) <= left_out, name
+        for word in wanted & set(dir(face)):
+            if inspect.isfunction(method := getattr(behind, word)):
+                assert parameters(getattr(face, word)) == parameters(method), (name, word)
+
+
+def parameters(method: Callable[..., object]) -> list[tuple[str, object, object]]:
+    found = inspect.signature(method).parameters.values()
+    return [(one.name, one.kind, one.default) for one in found]
 
 
 def test_a_plain_listener_has_each_effect_once(namesrv: str, tmp_path: Path) -> None:
