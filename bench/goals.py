@@ -90,6 +90,7 @@ GOALS: tuple[Goal, ...] = (
     Goal("client-produce", "cpu_us", "grpc", at_most=0.1),
     Goal("client-produce", "cpu_us", "kafka", at_most=1.0),
     Goal("client-consume", "cpu_us", "grpc", at_most=0.1),
+    Goal("client-consume", "cpu_us", "kafka", "client-iterate"),
     Goal("client-iterate", "cpu_us", "kafka", at_most=1.0),
     Goal("client-idle", "p50_ms", "java", at_most=0.7),
     Goal("client-idle", "p99_ms", "java", at_most=0.7),

@@ -18,7 +18,7 @@ import hashlib
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hotfire.model import MessageQueue, Perm, RouteData
@@ -44,6 +44,8 @@ class Strategy:
 
     name: str
     share: Share
+    asks_broker: bool = False
+    """A broker of the topic is asked for our share, which it computes by the strategy of this name."""
 
 
 # --- order -----------------------------------------------------------------------------------------
@@ -121,6 +123,19 @@ def _by_circle(client_id: str, queues: Queues, client_ids: ClientIds) -> list[Me
 
 AVERAGELY = Strategy("AVG", _averagely)
 BY_CIRCLE = Strategy("AVG_BY_CIRCLE", _by_circle)
+
+
+def by_broker(strategy: Strategy = AVERAGELY) -> Strategy:
+    """Ask a broker of the topic for our share; where it cannot tell, compute it as the others do."""
+    if strategy.name not in (AVERAGELY.name, BY_CIRCLE.name):
+        raise ValueError(
+            f"brokers do not know the strategy {strategy.name}: they share by {AVERAGELY.name} or by "
+            f"{BY_CIRCLE.name}"
+        )
+    return replace(strategy, asks_broker=True)
+
+
+BY_BROKER = by_broker()
 
 
 # --- strategies that are told something ------------------------------------------------------------

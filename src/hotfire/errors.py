@@ -20,6 +20,7 @@
     ├── NotAssigned                      a queue that is not this consumer's, or no more
     ├── TooManyInFlight                  as many sends wait for their answers as may; nothing was sent
     ├── RateLimited                      faster than the producer may; nothing was sent
+    ├── EffectFailed                     an effect of `Once` that its store cannot undo
     ├── StoreError                       the disk or what is on it
     │   ├── StoreReadOnly, StoreBusy, StoreFull, StoreCorrupt, RecordInvalid
     └── ConfigError                      a setting that cannot be used
@@ -221,6 +222,10 @@ class TooManyInFlight(HotfireError):
 
 class RateLimited(HotfireError):
     """More than `max_rate` a second, and waiting was not wanted or would take too long. Nothing was sent."""
+
+
+class EffectFailed(HotfireError):
+    """A command of an effect failed, and its store does not undo those before it. Neither done nor undone."""
 
 
 class StoreError(HotfireError):

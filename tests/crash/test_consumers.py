@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import socket
 import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -16,7 +14,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-import redis
 
 from hotfire import sync
 from hotfire.model import Message, MessageQueue
@@ -25,8 +22,8 @@ from hotfire.testing.blocking import BlockingCluster
 from tests.crash.member import EFFECTS
 from tests.peers.hotfire import HotfireProcess
 from tests.peers.jars import ROOT
-from tests.peers.ports import free_port
 from tests.peers.process import LineProcess
+from tests.peers.redisserver import redis_server
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(300)]
 
@@ -216,30 +213,6 @@ def test_each_effect_once_in_sqlite(tmp_path: Path) -> None:
         deliveries = len(members.lines())
     assert there == Counter(keys)
     assert deliveries > MESSAGES + DUPLICATES, "nothing came again: the test tests less than it says"
-
-
-@contextmanager
-def redis_server(directory: Path) -> Iterator[tuple[redis.Redis, str]]:
-    """Debian's server, keeping what it acknowledged; its client and address."""
-    port = free_port()
-    command = [
-        "redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "",
-        "--appendonly", "yes", "--appendfsync", "always",
-    ]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-        try:
-            until_s = time.monotonic() + DONE_S_MAX
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port)).close()
-                    break
-                except OSError:
-                    assert time.monotonic() < until_s
-                    time.sleep(0.02)
-            with redis.Redis(port=port) as client:
-                yield client, f"redis://127.0.0.1:{port}"
-        finally:
-            server.terminate()
 
 
 @pytest.mark.promise(200)

@@ -226,6 +226,7 @@ class Consumer(Member):
     async def close(self) -> None:
         """Leave the group within 3 s: listeners that run get a moment, offsets are kept, queues unlocked."""
         if self._parts is not None:
+            self._parts.instance.check_usable("consumer")  # in a child, goodbyes would be the parent's
             await self._stop(self._parts.instance)
 
     async def _stop(self, instance: ClientInstance) -> None:

@@ -1,4 +1,4 @@
-"""How many sends may be under way, and how many may begin in a second."""
+"""How many sends may be under way, and how many messages may go out in a second."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Permits:
 
 
 class RateLimit:
-    """Spaces sends evenly. Every send has a time before which it may not begin, one step after the last."""
+    """Spaces messages evenly. Every send has a time before which it may not begin: one step after the last,
+    and where that was a batch, one for each of its messages."""
 
     def __init__(self, per_s: float | None, on_limit: OnLimit | None) -> None:
         check_number("max_rate", per_s, may_be_none=True)
@@ -52,8 +53,9 @@ class RateLimit:
     def __bool__(self) -> bool:
         return self._step_s > 0
 
-    async def wait(self, message: Message, deadline: float) -> None:
-        """Return when the message may go; RateLimited when it may not, or not before the deadline."""
+    async def wait(self, message: Message, deadline: float, count: int = 1) -> None:
+        """Return when the message may go, or the batch of so many that it begins; RateLimited when it may
+        not, or not before the deadline."""
         if not self:
             return
         loop = asyncio.get_running_loop()
@@ -70,6 +72,6 @@ class RateLimit:
                     f"message to {message.topic}: {1 / self._step_s:g} a second are allowed, its turn comes "
                     f"in {wait_s:.3g} s and it has {deadline - now:.3g} s"
                 )
-        self._next = begin + self._step_s
+        self._next = begin + self._step_s * count
         if wait_s > 0:
             await asyncio.sleep(wait_s)

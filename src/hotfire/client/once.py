@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import secrets
 import sqlite3
 import threading
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from hotfire.client.listening import ListenerThread
-from hotfire.errors import ConfigError
+from hotfire.errors import ConfigError, EffectFailed
 from hotfire.model import ReceivedMessage
 
 Transaction = TypeVar("Transaction")
@@ -31,7 +32,29 @@ KEEP_S = 14 * 24 * 3600.0
 """How long what was done is remembered. The log keeps messages for three days unless told otherwise, and a
 message is tried for five hours; what is older does not come again."""
 PRUNE_INTERVAL_S = 600.0
-WATCHED_TRIES_MAX = 100
+COMMAND_WORDS_MAX = 7000
+"""Lua has room for some 8000 values to call a function with."""
+FAILED, NOTHING = "failed ", "nothing "
+EFFECT_AND_KEY = """
+local kept = redis.call('GET', KEYS[1])
+if kept then return kept end
+local at, number = 3, 1
+while at <= #ARGV do
+  local last = at + tonumber(ARGV[at])
+  local reply = redis.pcall(unpack(ARGV, at + 1, last))
+  if type(reply) == 'table' and reply.err then
+    local words = string.sub(table.concat(ARGV, ' ', at + 1, math.min(last, at + 2)), 1, 200)
+    local told = 'command ' .. number .. ' of the effect, ' .. words .. ', failed: ' .. reply.err
+    if number == 1 then return 'nothing ' .. told end
+    redis.call('SET', KEYS[1], 'failed ' .. told, 'PX', ARGV[2])
+    return 'failed ' .. told
+  end
+  at, number = last + 1, number + 1
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return ARGV[1]
+"""
+"""Only a script can do one thing or another by how a command went, with no moment in between for a crash."""
 
 
 def by_message_id(message: ReceivedMessage) -> str:
@@ -54,7 +77,8 @@ class OnceStore(Protocol[Given]):
     def run(self, key: str, effect: Callable[[Given], Any]) -> bool:
         """Call `effect` with a transaction and commit it together with the key; False if the key was there.
 
-        When the effect raises, neither is kept, and the next call tries again.
+        When the effect raises, neither is kept, and the next call tries again. A store that cannot undo what
+        was written before a failure says so: it raises EffectFailed, then and at each further call.
         """
 
 
@@ -174,36 +198,61 @@ class RedisOnce:
     ...     once = Once(RedisOnce(client), scope="billing")
     ...     await once.run(message, lambda pipe: pipe.set("order-1", "paid"))
 
-    `client` is a `redis.Redis`. An effect gets a pipeline, which collects its commands and is executed with
-    the key as one transaction: it cannot read what it writes. Redis keeps what it acknowledged over a crash
-    of its own only with `appendonly yes` and `appendfsync always`.
+    `client` is a `redis.Redis`. An effect gets a pipeline, which collects its commands: it cannot read what
+    it writes. They are then run with the key as one script, which no crash cuts in two. But Redis undoes
+    nothing: where a command fails, such as HSET of a key that is a list, those before it are done and those
+    after it are not. That is EffectFailed, now and whenever the message comes again, until somebody has set
+    right what is there and deleted the key that the error names. When the first command fails, nothing has
+    happened, nothing is remembered, and the next call tries again. Redis keeps what it acknowledged over a
+    crash of its own only with `appendonly yes` and `appendfsync always`.
     """
 
     def __init__(self, client: Any, *, prefix: str = "hotfire:once:", keep_s: float = KEEP_S) -> None:
         self._client = client
         self._prefix = prefix
         self._keep_ms = int(keep_s * 1000)
+        self._script = client.register_script(EFFECT_AND_KEY)
 
     def run(self, key: str, effect: Effect[Any]) -> bool:
         name = self._prefix + key
-        for _ in range(WATCHED_TRIES_MAX):
-            with self._client.pipeline(transaction=True) as pipe:
-                pipe.watch(name)
-                if pipe.exists(name):
-                    return False
-                pipe.multi()
-                _check_done(effect(pipe))
-                pipe.set(name, b"1", px=self._keep_ms)
-                try:
-                    pipe.execute()
-                except Exception as error:
-                    if type(error).__name__ != "WatchError":  # of a package that need not be installed
-                        raise
-                    continue  # somebody else was at this key: look again whether it is done
-                return True
-        raise ConfigError(
-            f"key {name} was changed by others {WATCHED_TRIES_MAX} times while it was being done"
-        )
+        kept = self._client.get(name)
+        if kept is not None:
+            return self._is_ours(name, kept, "")
+        # of this call: a client that sends a script again, because the answer was lost, did it all the same
+        token = secrets.token_hex(8)
+        said = self._script(keys=[name], args=[token, self._keep_ms, *self._commands(effect)])
+        return self._is_ours(name, said, token)
+
+    def _commands(self, effect: Effect[Any]) -> list[Any]:
+        """What the effect wants done: each command as the number of its words and the words."""
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.multi()  # from here on it only collects
+            pipe.execute = _refuse_execute
+            _check_done(effect(pipe))
+            commands = [(*name.split(), *words) for (name, *words), _ in pipe.command_stack]
+        for words in commands:
+            if len(words) > COMMAND_WORDS_MAX:
+                raise ConfigError(
+                    f"{words[0]} of an effect has {len(words)} words, a script's command has "
+                    f"{COMMAND_WORDS_MAX} at most: make several of it"
+                )
+        return [word for words in commands for word in (len(words), *words)]
+
+    def _is_ours(self, name: str, kept: bytes | str, token: str) -> bool:
+        """Whether what is remembered is this call's; EffectFailed when it is of an effect that failed."""
+        text = kept.decode(errors="replace") if isinstance(kept, bytes) else kept
+        if text.startswith(FAILED):
+            raise EffectFailed(
+                f"{text.removeprefix(FAILED)}; Redis does not undo the commands before it: set right what is "
+                f"there, then delete the key {name!r}, and the effect is tried again"
+            )
+        if text.startswith(NOTHING):
+            raise EffectFailed(f"{text.removeprefix(NOTHING)}; nothing of the effect happened")
+        return text == token
+
+
+def _refuse_execute(*_: Any, **__: Any) -> Any:
+    raise ConfigError("the effect executes the pipeline it was given; leave that to Once")
 
 
 def _in_a_loop() -> bool:

@@ -79,7 +79,7 @@ class Producer(Member):
     Without `name_servers` the environment's NAMESRV_ADDR counts; either may be the URL of an address service.
     `retries` are those of `send`, `retries_async` those of `send_soon`. `avoid_slow_brokers` keeps away for a
     while from brokers that failed or took long. `compression` is zlib, lz4, zstd or None, for bodies from
-    `compress_from_bytes`. `max_rate` limits sends a second: those beyond wait, unless `on_limit` says
+    `compress_from_bytes`. `max_rate` limits messages a second: those beyond wait, unless `on_limit` says
     otherwise. `trace` tells the broker's trace topic, or the one named, what became of each message; sends
     then take the ordinary way.
     """
@@ -191,6 +191,7 @@ class Producer(Member):
         """Say goodbye to the brokers and hang up, within 3 s. Sends still under way after a second fail."""
         if self._joined is None:
             return
+        self._joined.check_usable("producer")  # in a child, goodbyes would be the parent's
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CLOSE_TIMEOUT_S - END_TIMEOUT_S
         joined, self._joined, self._state = self._joined, None, "closed"
@@ -426,7 +427,7 @@ class Producer(Member):
         self, trial: Trial, queue: MessageQueue | None, selector: Selector | None, arg: Any
     ) -> SendResult:
         message = trial.outgoing.messages[0]
-        await self._rate.wait(message, trial.deadline)
+        await self._rate.wait(message, trial.deadline, len(trial.outgoing.messages))
         route = await self._sender.route(message.topic, trial.deadline)
         if selector is not None:
             queue = select(selector, route.write_queues, message, arg)

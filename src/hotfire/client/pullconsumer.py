@@ -175,11 +175,12 @@ class PullConsumer(Member):
         await self._close(is_in_hand_done=True)
 
     async def _close(self, *, is_in_hand_done: bool) -> None:
-        instance, self._joined = self._joined, None
-        if instance is None:
+        if self._joined is None:
             return
+        self._joined.check_usable("consumer")  # in a child, offsets and goodbyes would be the parent's
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CLOSE_TIMEOUT_S
+        instance, self._joined = self._joined, None
         await self._sharing.close()
         if self._watching is not None and self._watching is not asyncio.current_task():
             self._watching.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hotfire.allocation import Strategy
@@ -25,7 +26,7 @@ from hotfire.client.pulling import SUBSCRIPTION, Puller
 from hotfire.client.pullloop import PullLoop
 from hotfire.client.queuelocks import QueueLocks
 from hotfire.client.queuetable import QueueTable
-from hotfire.client.rebalance import Shares, StrategyFailed
+from hotfire.client.rebalance import Share, Shares, StrategyFailed
 from hotfire.client.replier import Replier
 from hotfire.client.results import SendResult
 from hotfire.client.sendback import SendBack
@@ -66,6 +67,8 @@ class RunningConsumer:
         self.stats = ConsumeStats(self._loop.time())
         self.handling = Handling(settings, hooks)
         self.started_ms = now_ms()
+        if settings.orderly:  # Java's members share by themselves then, whatever they were told
+            allocation = replace(allocation, asks_broker=False)
         self._shares = Shares(
             instance, settings.group, strategy=allocation, broadcasting=settings.broadcasting
         )
@@ -246,7 +249,7 @@ class RunningConsumer:
 
     async def _rebalance_topic(self, topic: str) -> tuple[bool, bool]:
         try:
-            mine, members = await self._share(topic)
+            share = await self._share(topic)
             if self._locks is not None and self.instance.is_named and topic not in self._claimed:
                 self._claimed.add(topic)
                 self._locks.claim(await self._shares.queues(topic))
@@ -256,13 +259,13 @@ class RunningConsumer:
             is_young = self._loop.time() - self._changed_s < YOUNG_S
             return False, isinstance(error, NoRoute) and not is_young
         self._troubled.pop(topic, None)
-        changed, settled = await self.table.assign(topic, mine, alone=len(members) <= 1)
+        changed, settled = await self.table.assign(topic, share.queues, alone=not share.others)
         if changed and topic in self.subscriptions:
             # Brokers go by the newest edition they heard of; who reads these queues now says what it wants.
             self.subscriptions.renew(topic, now_ms())
         return changed, settled
 
-    async def _share(self, topic: str) -> tuple[list[MessageQueue], list[str]]:
+    async def _share(self, topic: str) -> Share:
         try:
             return await self._shares.mine(topic)
         except SystemFailed:  # a broker that we have only now learnt of has not heard of this group yet

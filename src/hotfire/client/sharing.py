@@ -168,16 +168,16 @@ class Sharing:
 
     async def _share(self, instance: ClientInstance, topic: str) -> tuple[list[MessageQueue], bool]:
         """Our queues of the topic, whether others have the rest. HotfireError when that is unknown now."""
-        mine, members = await self._shares.mine(topic)
-        if instance.client_id not in members:
+        share = await self._shares.mine(topic)
+        if not share.is_member:
             # The broker has forgotten us: to go by its list would be to leave the group.
             await instance.greet_brokers()
-            mine, members = await self._shares.mine(topic)
-        if instance.client_id not in members:
+            share = await self._shares.mine(topic)
+        if not share.is_member:
             raise NotAssigned(
                 f"topic {topic}: its broker does not list this client among the group's members"
             )
-        return mine, len(members) > 1
+        return share.queues, share.others
 
     async def _adopt(self, topic: str, mine: Sequence[MessageQueue], *, first_pull_s: float) -> None:
         ours = {one.queue: one for one in self._fetching.all() if one.queue.topic == topic}

@@ -10,6 +10,8 @@ from itertools import chain
 from typing import Any
 
 from hotfire import Producer, ReceivedMessage
+from hotfire import allocation as allocations
+from hotfire.allocation import AVERAGELY, BY_CIRCLE
 from hotfire.client.consumersettings import Pace
 from hotfire.errors import HotfireError
 from tests.interop.python import sendrows
@@ -85,6 +87,30 @@ async def allocation(row: Row, strategy: str) -> None:
     await sendrows.later(row, await row.producer())
     await tally.wait()
     await members[0].until_committed(others=tuple(members[1:]))
+
+
+async def by_broker(row: Row) -> None:
+    """16 queues, two groups of three that let the broker share them, each by a strategy of its own."""
+    await row.create_topic(16)
+    groups: dict[str, list[Member]] = {}
+    tallies = {}
+    for group, strategy in (("averagely", AVERAGELY), ("circle", BY_CIRCLE)):
+        tally = tallies[group] = Tally(row.count)
+        chosen = {"capture": True, "allocation": allocations.by_broker(strategy)}
+        groups[group] = [
+            await Member(row, group, f"{group}{number}", tally, **chosen).start() for number in range(3)
+        ]
+    for members in groups.values():
+        await until_shared(row, members, 6, 5, 5)
+        row.write("settled", held=shares(members))
+    await sendrows.later(row, await row.producer())
+    for tally in tallies.values():
+        await tally.wait()
+    for members in groups.values():
+        await members[0].until_committed(others=tuple(members[1:]))
+        await members.pop().close()
+        await until_shared(row, members, 8, 8)
+        row.write("settled", held=shares(members))
 
 
 async def _joining(row: Row, name: str, tally: Tally) -> Member:
@@ -209,6 +235,7 @@ async def growth(row: Row) -> None:
 STORIES = {
     "allocation-averagely": partial(allocation, strategy="AVG"),
     "allocation-circle": partial(allocation, strategy="AVG_BY_CIRCLE"),
+    "allocation-broker": by_broker,
     "rebalance-join": join,
     "rebalance-join/victim": _victim,
     "rebalance-storm": storm,

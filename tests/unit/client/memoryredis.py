@@ -1,11 +1,9 @@
 """A Redis in memory, as far as RedisOnce asks for one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-
-class WatchError(Exception):
-    """As the redis package names it."""
+from hotfire.client.once import EFFECT_AND_KEY
 
 
 class MemoryRedis:
@@ -15,36 +13,70 @@ class MemoryRedis:
         self.data: dict[str, Any] = {}
         self.meanwhile: list[Callable[[], None]] = []
 
+    def get(self, name: str) -> Any:
+        return self.data.get(name)
+
+    def set(self, name: str, value: Any) -> None:
+        self.data[name] = value
+
+    def delete(self, name: str) -> None:
+        del self.data[name]
+
     def pipeline(self, transaction: bool) -> "MemoryRedis.Pipe":
         assert transaction
-        return self.Pipe(self)
+        return self.Pipe()
+
+    def register_script(self, text: str) -> Callable[..., Any]:
+        assert text == EFFECT_AND_KEY, "it knows this script alone"
+        return self._effect_and_key
+
+    def _effect_and_key(self, *, keys: Sequence[str], args: Sequence[Any]) -> bytes:
+        """As the script says it in Lua: all at once, for nobody else is served meanwhile."""
+        calls, self.meanwhile = self.meanwhile, []
+        for call in calls:
+            call()
+        token, _keep_ms, *rest = args
+        if keys[0] in self.data:
+            return bytes(self.data[keys[0]])
+        number, kept = 0, str(token)
+        while rest and kept == token:
+            (name, *words), rest, number = rest[1 : rest[0] + 1], rest[rest[0] + 1 :], number + 1
+            problem = self._command(name, *words)
+            if problem is not None:
+                told = f"command {number} of the effect, {name} {words[0]}, failed: {problem}"
+                if number == 1:
+                    return f"nothing {told}".encode()
+                kept = f"failed {told}"
+        self.data[keys[0]] = kept.encode()
+        return kept.encode()
+
+    def _command(self, name: str, key: str, *words: Any) -> str | None:
+        """Carry it out; what is wrong with it, if anything."""
+        if name == "SET":
+            self.data[key] = words[0]
+            return None
+        assert name == "INCRBY"
+        if not isinstance(self.data.get(key, 0), int):
+            return "ERR value is not an integer or out of range"
+        self.data[key] = self.data.get(key, 0) + words[0]
+        return None
 
     class Pipe:
-        def __init__(self, server: "MemoryRedis") -> None:
-            self._server = server
-            self._queued: list[tuple[str, Any]] = []
-            self._seen: Any = None
+        """Collects commands, as redis-py keeps them."""
+
+        def __init__(self) -> None:
+            self.command_stack: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+            self.execute: Callable[[], Any]
 
         def __enter__(self) -> "MemoryRedis.Pipe":
             return self
 
         def __exit__(self, *_: object) -> None: ...
 
-        def watch(self, name: str) -> None:
-            self._watched, self._seen = name, self._server.data.get(name)
-
-        def exists(self, name: str) -> bool:
-            return name in self._server.data
-
         def multi(self) -> None: ...
 
-        def set(self, name: str, value: Any, px: int | None = None) -> None:
-            self._queued.append((name, value))
+        def set(self, name: str, value: Any) -> None:
+            self.command_stack.append((("SET", name, value), {}))
 
-        def execute(self) -> None:
-            calls, self._server.meanwhile = self._server.meanwhile, []
-            for call in calls:
-                call()
-            if self._server.data.get(self._watched) != self._seen:
-                raise WatchError
-            self._server.data.update(self._queued)
+        def incr(self, name: str) -> None:
+            self.command_stack.append((("INCRBY", name, 1), {}))

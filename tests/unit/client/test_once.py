@@ -1,6 +1,7 @@
 """Each effect once, however often its message comes."""
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from hotfire import MessageQueue, Once, ReceivedMessage, RedisOnce, SqliteOnce
-from hotfire.client.once import by_key
-from hotfire.errors import ConfigError
+from hotfire.client.once import EFFECT_AND_KEY, by_key
+from hotfire.errors import ConfigError, EffectFailed
+from tests.peers.redisserver import redis_server
 from tests.unit.client.memoryredis import MemoryRedis
 
 
@@ -150,3 +152,108 @@ def test_in_redis_key_and_effect_are_one_transaction() -> None:
     assert not once.run_blocking(message("b"), lambda pipe: pipe.set("paid:b", "ours"))
     assert server.data["paid:a"] == 1
     assert server.data["paid:b"] == "theirs"
+
+
+def half(pipe: Any) -> None:
+    pipe.set("before", b"there")
+    pipe.incr("paid")
+    pipe.set("after", b"there")
+
+
+def fails_half_way(client: Any) -> None:
+    """Its second of three commands is refused: not done, at no delivery, until somebody sees to it."""
+    once = Once(RedisOnce(client))
+    client.set("paid", b"no number")
+    failed = r"command 2 of the effect, INCRBY paid, failed: .* integer"
+    with pytest.raises(EffectFailed, match=failed):
+        once.run_blocking(message("a"), half)
+    assert [client.get(name) for name in ("before", "after")] == [b"there", None]
+    client.set("paid", 0)  # it would go well now, but what came before it would happen twice
+    with pytest.raises(EffectFailed, match=failed):
+        once.run_blocking(message("a"), half)
+    client.delete("hotfire:once:\norders\na")
+    assert once.run_blocking(message("a"), half)
+    assert not once.run_blocking(message("a"), half)
+    assert int(client.get("paid")) == 1
+
+
+def fails_at_once(client: Any) -> None:
+    """Its first command is refused: nothing happened, and the next delivery tries again."""
+    once = Once(RedisOnce(client))
+    client.set("paid", b"no number")
+
+    def pay(pipe: Any) -> None:
+        pipe.incr("paid")
+        pipe.set("after", b"there")
+
+    with pytest.raises(EffectFailed, match=r"INCRBY paid, failed: .* nothing of the effect happened"):
+        once.run_blocking(message("a"), pay)
+    assert client.get("after") is None
+    client.set("paid", 0)
+    assert once.run_blocking(message("a"), pay)
+    assert (int(client.get("paid")), client.get("after")) == (1, b"there")
+
+
+@pytest.mark.parametrize("story", [fails_half_way, fails_at_once])
+def test_in_redis_an_effect_that_fails_never_counts_as_done(story: Callable[[Any], None]) -> None:
+    """Redis undoes nothing of what came before the command that failed; that is said, not passed over."""
+    story(MemoryRedis())
+
+
+def test_in_redis_an_effect_leaves_executing_to_once() -> None:
+    """Its commands would be carried out without being remembered."""
+    with pytest.raises(ConfigError, match="leave that to Once"):
+        Once(RedisOnce(MemoryRedis())).run_blocking(message("a"), lambda pipe: pipe.execute())
+
+
+def test_in_redis_an_effect_of_one_endless_command_is_refused() -> None:
+    """A script cannot call with so many words."""
+
+    def much(pipe: Any) -> None:
+        pipe.command_stack.append((("RPUSH", "paid", *map(str, range(8000))), {}))
+
+    with pytest.raises(ConfigError, match="RPUSH of an effect has 8002 words"):
+        Once(RedisOnce(MemoryRedis())).run_blocking(message("a"), much)
+
+
+@pytest.mark.skipif(shutil.which("redis-server") is None, reason="needs redis-server")
+def test_a_real_redis_does_as_the_one_in_memory(tmp_path: Path) -> None:
+    """The same two stories; what is binary, long or a command of two words goes through as it is."""
+    with redis_server(tmp_path) as (client, _):
+        for story in (fails_half_way, fails_at_once):
+            client.flushall()
+            story(client)
+        once = Once(RedisOnce(client))
+
+        def much(pipe: Any) -> None:
+            pipe.rpush("list", b"\0\xff\r\n", *range(6000))
+            pipe.object("ENCODING", "list")
+            pipe.hset("hash", mapping={"of": 1.5})
+
+        assert once.run_blocking(message("c"), much)
+        assert not once.run_blocking(message("c"), much)
+        assert (client.llen("list"), client.lindex("list", 0)) == (6001, b"\0\xff\r\n")
+        assert client.hgetall("hash") == {b"of": b"1.5"}
+        assert client.ttl("hotfire:once:\norders\nc") > 13 * 24 * 3600
+        client.set("hotfire:once:\norders\nd", b"1")  # as Hotfire remembered it before
+        assert not once.run_blocking(message("d"), much)
+        client.execute_command("CONFIG", "SET", "maxmemory", "1")  # every write is refused
+        with pytest.raises(EffectFailed, match="nothing of the effect happened"):
+            once.run_blocking(message("e"), much)
+        client.execute_command("CONFIG", "SET", "maxmemory", "0")
+        assert once.run_blocking(message("e"), much)
+
+
+def test_in_redis_a_script_sent_again_for_a_lost_answer_was_ours() -> None:
+    """redis-py tries again by itself when a connection breaks: the effect happened now, not before."""
+    server = MemoryRedis()
+    store = RedisOnce(server)
+    script = server.register_script(EFFECT_AND_KEY)
+
+    def lost_once(**given: Any) -> Any:
+        script(**given)
+        return script(**given)
+
+    store._script = lost_once
+    assert Once(store).run_blocking(message("a"), lambda pipe: pipe.incr("paid"))
+    assert server.data["paid"] == 1

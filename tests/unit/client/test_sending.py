@@ -3,15 +3,16 @@
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 
 import pytest
 
-from hotfire import Message, MessageQueue, Producer, SendResult, SendStatus
+from hotfire import Message, MessageQueue, Producer, SendResult, SendStatus, testing
 from hotfire.client.choosing import by_key_hash, java_hash_code
 from hotfire.client.faults import Faults
 from hotfire.client.hooks import SendContext, SendHook
-from hotfire.client.instance import ClientInstance, Process
+from hotfire.client.instance import ClientInstance
 from hotfire.client.limits import RateLimit
 from hotfire.errors import (
     ConfigError,
@@ -30,6 +31,8 @@ from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.command import Command
 from hotfire.protocol.requests import SendMessage, UnregisterBroker
 from tests.unit.client.cluster import SYSTEM_BUSY, Cluster, ScriptedBroker, accept, refuse, run, say_nothing
+from tests.unit.client.consuming import run as run_real
+from tests.unit.client.consuming import turn
 
 T = TopicConfig("T", 4, 4)
 
@@ -74,23 +77,6 @@ def test_start_checks_and_refuses() -> None:
                 await use()
         with pytest.raises(NotRunning, match="closed"):
             producer.send_soon(Message("T", b"x"))
-
-    run(scenario)
-
-
-def test_forked_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer used in a process forked from its own says that it cannot be, instead of mixing streams."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.add("broker-a", T)
-        async with Producer(cluster.namesrv) as producer:
-            monkeypatch.setattr(Process, "mark", object())
-            with pytest.raises(NotRunning, match="forked"):
-                await producer.send(Message("T", b"x"))
-            with pytest.raises(NotRunning, match="forked"):
-                producer.send_soon(Message("T", b"x"))
-            monkeypatch.undo()
-            await producer.send(Message("T", b"x"))
 
     run(scenario)
 
@@ -490,25 +476,44 @@ def test_rate_is_obeyed_and_the_callback_called() -> None:
 
 @pytest.mark.promise(203)
 def test_producer_keeps_to_its_rate() -> None:
-    """All ways to send count: none begins before its turn, and all that wait are told of."""
+    """All ways to send count, and each message of a batch: within 5 % of the rate, neither more nor less; all
+    that wait are told of."""
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.add("broker-a", T)
+    async def scenario(cluster: testing.Cluster) -> None:
+        await cluster.create_topic("T", queues=4)
+        loop = asyncio.get_running_loop()
         waits: list[float] = []
-        producer = Producer(
-            cluster.namesrv, max_rate=100, on_limit=lambda _, wait_s: waits.append(wait_s), timeout_s=30.0
-        )
-        async with producer:
-            loop = asyncio.get_running_loop()
-            started = loop.time()
-            sends = [producer.send(Message("T", b"x")) for _ in range(10)]
-            sends += [producer.send_soon(Message("T", b"x")) for _ in range(10)]
-            sends += [producer.send_oneway(Message("T", b"x")) for _ in range(10)]
-            await asyncio.gather(*sends)
-            assert loop.time() - started >= 0.27
-        assert len(waits) >= 20
+        began: list[float] = []
 
-    run(scenario)
+        class Begins:
+            def before(self, context: SendContext) -> None:
+                began.extend([loop.time()] * len(context.messages))
+
+            def after(self, context: SendContext) -> None: ...
+
+        producer = Producer(
+            cluster.namesrv, max_rate=2, on_limit=lambda _, wait_s: waits.append(wait_s), timeout_s=600.0,
+            hooks=[Begins()],
+        )  # fmt: skip
+        async with producer:
+            started = loop.time()
+            sends: list[Awaitable[object]] = []
+            for _ in range(10):
+                sends.append(producer.send(Message("T", b"x")))
+                sends.append(producer.send_soon(Message("T", b"x")))
+                sends.append(producer.send_oneway(Message("T", b"x")))
+                sends.append(producer.send_batch([Message("T", b"x")] * 17))
+            everything = asyncio.ensure_future(asyncio.gather(*sends))
+            while not everything.done():
+                await turn(cluster, 1.0)
+            await everything
+        assert len(began) == 200
+        assert 95 - 17 / 2 <= began[-1] - started <= 105, "the last was a batch, or not"
+        for index, time_s in enumerate(began):
+            assert abs(time_s - started - index / 2) <= 5 + 17 / 2, "a batch goes at the turn of its first"
+        assert len(waits) == 39
+
+    run_real(scenario)
 
 
 @pytest.mark.promise(203)
