@@ -49,7 +49,7 @@ from tests.unit.broker.harness import START_MS, STORE_HOST, FakeConnection
 from tests.unit.broker.transacting import COMMIT, GROUP, ROLLBACK, UNKNOWN, answer, half_request, outcome
 from tests.unit.store.driven import ring
 
-LIVES, CUTS, GUARD_LIVES_MAX = 12, 12, 12
+LIVES, CUTS, GUARD_LIVES_MAX = 16, 12, 12
 SLOW_LIVES = 200
 HITS_MIN = 5
 """Power losses, not counting kills, that fell into each step."""
@@ -222,8 +222,11 @@ class Life:
 
     def tell(self) -> None:
         """The end of some transaction, once, twice, late, or never."""
-        if self.halves and self.rng.random() < 0.1:
-            body, half = self.rng.choice(self.halves)
+        if self.halves and self.rng.random() < 0.2:
+            latest = self.halves[
+                -self.rng.choice((4, len(self.halves))) :
+            ]  # what a cut may have torn apart, too
+            body, half = self.rng.choice(latest)
             self.receive(outcome(half, self.ends[body]), oneway=True)
         if not self.open_halves:
             return
