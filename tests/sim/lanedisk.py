@@ -46,13 +46,8 @@ class ToldDisk(SimDisk):
 class ToldJournal(SimJournal):
     def _hand_over(self, turn: plain.Turn) -> None:
         assert isinstance(self.disk, ToldDisk)
-        self.disk.told([record for _, _, data in turn[0] for record in _records(data)])
+        self.disk.told([record for _, _, data in turn[0] for record in iter_records(data)])
         super()._hand_over(turn)
-
-
-def _records(data: bytearray) -> Iterator[Record]:
-    """Zeros are what the flusher writes ahead of the log."""
-    return iter_records(data) if any(data[:8]) else iter(())
 
 
 class LaneDisk(ToldDisk):
@@ -104,33 +99,24 @@ class LaneJournal(core.Journal):
             return False
         ring(super().fileno())  # all of it is in the files in memory
         begin, self._handed = self._handed, end
-        self._flusher._chunks = [*self._written(begin, end), *self._blanked(end)]
+        self._flusher._chunks = list(self._written(begin, end))
         self._flusher._pending, self._flusher.end = end - begin, end
         return self._flusher.submit(how)
 
     def _written(self, begin: int, end: int) -> Iterator[tuple[int, int, bytearray]]:
-        """What the flusher wrote of the log."""
+        """What the flusher wrote. The zeros it writes ahead of the log lie where a start has left zeros."""
         for start, (size, fd, memory) in self._files.items():
             low, high = max(begin, start), min(end, start + size)
             if low < high:
                 yield fd, low - start, bytearray(os.pread(memory, high - low, low - start))
 
-    def _blanked(self, end: int) -> Iterator[tuple[int, int, bytearray]]:
-        """What it wrote ahead of the log with this turn: zeros, where something else was."""
-        for start, (size, fd, memory) in self._files.items():
-            if start < end < start + size:
-                at = end - start
-                now, before = os.pread(memory, size, at), self._flusher.disk.system.pread(fd, size, at)
-                if now == before:
-                    continue
-                other = [i for i, pair in enumerate(zip(now, before, strict=True)) if pair[0] != pair[1]]
-                yield fd, at + other[0], bytearray(now[other[0] : other[-1] + 1])
-
     def complete(self) -> int:
         self._flusher.complete()
         if self._flusher.busy:
             return self.written
-        assert all(self._is_same(*files) for files in self._files.values()), "not all of a turn was handed on"
+        assert all(self._is_same(*files) for files in self._files.values()), (
+            "not all that the flusher wrote was handed on"
+        )
         return super().complete()
 
     def _is_same(self, size: int, fd: int, memory: int) -> bool:
