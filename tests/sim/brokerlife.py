@@ -18,7 +18,8 @@ from hotfire.protocol.record import Record, iter_records
 from hotfire.protocol.requests import Request
 from hotfire.store.reading import ReadStatus
 from hotfire.store.store import Store
-from hotfire.testing import PowerCut, SimDisk
+from hotfire.testing import PowerCut
+from tests.sim.lanedisk import ToldDisk, told_disk
 from tests.unit.broker.harness import START_MS, STORE_HOST, FakeConnection
 from tests.unit.store.driven import ring
 
@@ -33,7 +34,7 @@ class BrokerLife:
     kill_chance = 0.3
     """How often only the process dies, and the disk keeps what was never synced."""
 
-    def __init__(self, seed: int, flush: FlushDiskType) -> None:
+    def __init__(self, seed: int, flush: FlushDiskType, *, lane: bool = False) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         made: dict[str, Any] = {
@@ -44,7 +45,7 @@ class BrokerLife:
             "max_hash_slot_num": 8,
             "max_index_num": 20,
             "flush_disk_type": flush,
-            "fast_lane_enable": False,
+            "fast_lane_enable": lane,
             "os_page_cache_busy_time_out_mills": 1 << 40,
             "wait_time_mills_in_send_queue": 1 << 40,
             "topics_max": 10,
@@ -52,7 +53,7 @@ class BrokerLife:
             "broker_topic_enable": False,
         }
         self.config = BrokerConfig(**(made | self.settings()))
-        self.disk = SimDisk(seed)
+        self.disk: ToldDisk = told_disk(seed, lane=lane)
         self.now_ms = START_MS
         self.store: Store
         self.broker: Broker
@@ -89,6 +90,7 @@ class BrokerLife:
         self.store = Store(self.disk, self.config.store())
         self.store.open()
         self.broker = Broker(self.config, self.store, STORE_HOST, self.now_ms)
+        assert self.disk.has_lane == self.broker.has_lane
         self.connection = FakeConnection()
         if self.broker.topics.get("T") is None:
             self.broker.topics.put(TopicConfig("T", 1, 1), self.now_ms)

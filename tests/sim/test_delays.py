@@ -18,7 +18,7 @@ from tests.sim.brokerlife import BrokerLife
 from tests.unit.broker.harness import send_request
 
 LADDER_MS = 1000, 2000, 5000
-LIVES, CUTS, GUARD_LIVES_MAX = 20, 4, 200
+LIVES, CUTS, GUARD_LIVES_MAX = 10, 4, 200
 GUARDS_FROM = {"_settle": 97, "_due": 0}
 """The seed at which to begin: one that notices comes soon then."""
 SEEDS = sorted({*range(LIVES), *GUARDS_FROM.values()})
@@ -36,8 +36,8 @@ def quiet() -> object:
 class Life(BrokerLife):
     """A broker that sends to itself."""
 
-    def __init__(self, seed: int, flush: FlushDiskType) -> None:
-        super().__init__(seed, flush)
+    def __init__(self, seed: int, flush: FlushDiskType, *, lane: bool = False) -> None:
+        super().__init__(seed, flush, lane=lane)
         self.sent: list[tuple[bytes, int, int]] = []
         """Body, level and where its parked record ends."""
         self.safe: set[bytes] = set()
@@ -90,12 +90,13 @@ class Life(BrokerLife):
 
 
 @pytest.mark.promise(133)
+@pytest.mark.parametrize("lane", [False, True], ids=["handlers", "lane"])
 @pytest.mark.parametrize("flush", FlushDiskType)
-def test_power_loss_at_any_point_loses_none_and_brings_none_early(flush: FlushDiskType) -> None:
-    """Some 20 lives of four cuts, by kill or power loss: every safe parked message comes, none too soon."""
+def test_power_loss_at_any_point_loses_none_and_brings_none_early(flush: FlushDiskType, lane: bool) -> None:
+    """Some ten lives of four cuts, by kill or power loss: every safe parked message comes, none too soon."""
     tally: Counter[str] = Counter()
     for seed in SEEDS:
-        tally += Life(seed, flush).live(CUTS)
+        tally += Life(seed, flush, lane=lane).live(CUTS)
     assert tally["cuts"] == len(SEEDS) * CUTS
     assert tally["delivered"] > 20 * LIVES
     assert tally["copied"] + tally["twice"], "a poor test: no cut fell between a copy and its progress"

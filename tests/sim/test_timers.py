@@ -2,7 +2,8 @@
 
 A life is a broker on a simulated disk that parks, takes up, rolls, takes back and delivers, has its clock
 set, loses its power at any operation, rests, starts again and goes on. Each step of `DURABLE_STEPS` is
-cut at, by kill and by power loss. Failures name the seed.
+cut at, by kill and by power loss, while handlers park and deliver and while the lane does. Failures name the
+seed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import pytest
 from hotfire.broker import timing
 from hotfire.broker.broker import Broker
 from hotfire.broker.config import BrokerConfig, FlushDiskType
-from hotfire.broker.timerdelivery import Delivery
+from hotfire.broker.timerdelivery import Batch
 from hotfire.broker.timers import DURABLE_STEPS, Timers
 from hotfire.model import TIMER_TOPIC, TopicConfig
 from hotfire.protocol.command import encode
 from hotfire.protocol.recall import Handle
-from hotfire.protocol.record import iter_records, parse_properties
+from hotfire.protocol.record import Record, iter_records, parse_properties
 from hotfire.protocol.requests import RecallMessage
 from hotfire.store import timerwheel
 from hotfire.store.reading import ReadStatus
@@ -33,24 +34,31 @@ from hotfire.store.timercheck import TimerCheckFile
 from hotfire.store.timerfiles import TimerFiles
 from hotfire.store.timerlog import TimerLog
 from hotfire.store.timerwheel import Slot, TimerWheel
-from hotfire.testing import PowerCut, SimDisk
+from hotfire.testing import PowerCut
+from tests.crash.timerdying import step_of
+from tests.sim.lanedisk import LaneSpans, ToldDisk, told_disk
 from tests.unit.broker.harness import START_MS, STORE_HOST, FakeConnection, send_request
 from tests.unit.store.driven import ring
 
-LIVES, CUTS, GUARD_LIVES_MAX = 10, 4, 200
-STRUCK_LIVES, STRIKES, STRIKES_MIN = 4, 8, 5
+LIVES, CUTS, GUARD_LIVES_MAX = 6, 4, 200
+STRUCK_LIVES, STRIKES, STRIKES_MIN = 3, 8, 5
 NEVER = 1 << 62
 LEAP_MS = 100_000
+TICKS, TICKS_MAX = 240, 1200
+"""After the last cut: time for what is parked to come."""
+RECORDS = "park", "roll", "re-put"
+"""Steps that are records of the log; the others:"""
 STEPS: dict[str, tuple[type, tuple[str, ...]]] = {
-    "park": (Store, ("append",)),
     "log": (TimerLog, ("write",)),
     "wheel": (TimerWheel, ("put", "clear")),
-    "roll": (Delivery, ("_roll",)),
-    "re-put": (Delivery, ("_deliver",)),
     "checkpoint": (TimerCheckFile, ("write",)),
     "shift": (Table, ("_write",)),
 }
-"""Where each durable step is done."""
+"""Where each is done."""
+LANE_STEPS = "park", "re-put"
+"""Records that the lane places; those that roll are left to handlers."""
+OPERATIONS_MAX = 4
+"""Of a turn of the log: written, synced, marked, and one behind it."""
 SHIFTS_FILE = "config/timerShifts.json"
 
 
@@ -66,7 +74,15 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Life:
     """A broker that sends to itself."""
 
-    def __init__(self, seed: int, flush: FlushDiskType, step: str = "", *, kills: bool | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        flush: FlushDiskType,
+        step: str = "",
+        *,
+        kills: bool | None = None,
+        lane: bool = False,
+    ) -> None:
         """With `step`, it ends at operations of that durable step; by kill, by power loss, or by either."""
         self.rng = random.Random(seed)
         self.seed = seed
@@ -84,14 +100,14 @@ class Life:
             timer_flush_interval_ms=self.rng.choice((10, 1000)),
             timer_roll_window_slot=2 if step == "roll" else self.rng.choice((2, 100)),
             recall_message_enable=True,
-            fast_lane_enable=False,
+            fast_lane_enable=lane,
             os_page_cache_busy_time_out_mills=1 << 40,
             wait_time_mills_in_send_queue=1 << 40,
             topics_max=10,
             cluster_topic_enable=False,
             broker_topic_enable=False,
         )
-        self.disk = SimDisk(seed)
+        self.disk: ToldDisk = told_disk(seed, lane=lane)
         self.now_ms = START_MS
         self.sent: list[tuple[bytes, int]] = []
         """Body and where its parked record ends."""
@@ -107,6 +123,12 @@ class Life:
         self.tally: Counter[str] = Counter()
         self.strikes = pytest.MonkeyPatch()
         self.is_starting = False
+        self.left = 0
+        """How many records of the step are handed to the flusher until the process ends at one."""
+        self.struck_end = NEVER
+        """Of that one."""
+        self.is_lanes = False
+        """The lane placed it."""
 
     def live(self, cuts: int) -> Counter[str]:
         for _ in range(cuts):
@@ -119,6 +141,7 @@ class Life:
                     self.act()
             except PowerCut:
                 self.tally["cuts"] += 1
+                self.was_cut()
             is_kill = self.rng.random() < 0.3 if self.kills is None else self.kills
             self.now_ms += self.rng.choice((0, 0, 3000, 60_000))
             self.disk = self.disk.kill(self.rng) if is_kill else self.disk.power_cut(self.rng)
@@ -127,24 +150,38 @@ class Life:
         self.step = ""
         self.disk.cut_after(NEVER)
         self.open()
-        for _ in range(240):
+        for number in range(TICKS_MAX):
             self.tick(50)
             self.disk.finish()
+            if number >= TICKS and not self.is_behind():
+                break
         self.check()
         self.disk.switch_off()
         return self.tally
+
+    def is_behind(self) -> bool:
+        """Seconds that are over are still to be gone through, after many starts that were cut and leaps."""
+        timers = self.broker.timers
+        return timers.is_used and timers.read_s < self.now_ms // 1000 - 2
 
     # --- what it does ---
 
     def open(self) -> None:
         self.strikes.undo()
-        if self.step:  # a start has such steps too
-            self.cut_at_step(self.rng.randrange(1, self.rng.choice((3, 30))))
+        self.left, self.struck_end = 0, NEVER
+        nth = self.rng.randrange(1, self.rng.choice((3, 30)))
+        if self.step in STEPS:  # a start has such steps too
+            self.cut_at_step(nth)
+        elif self.step:
+            self.left = nth
         self.is_starting = True
         self.store = Store(self.disk, self.config.store())
+        self.disk.told, self.lanes = self.handed_over, LaneSpans(self.store)
         self.store.open()
         self.broker = Broker(self.config, self.store, STORE_HOST, self.now_ms)
         self.is_starting = False
+        assert self.disk.has_lane == self.broker.has_lane
+        self.watch_deliveries()
         self.connection = FakeConnection()
         if self.broker.topics.get("T") is None:
             self.broker.topics.put(TopicConfig("T", 1, 1), self.now_ms)
@@ -153,7 +190,7 @@ class Life:
         self.recalls = [sent for sent in self.recalls if sent[1] <= self.store.recovered.end]
 
     def cut_at_step(self, nth: int) -> None:
-        """The process ends at the nth time this step begins or is done, or some operations later.
+        """The process ends at the nth time this step begins or is done, or at an operation of it.
 
         What is stored into a map is no operation, and the process may end between two such stores.
         """
@@ -166,17 +203,39 @@ class Life:
             if seen != nth:
                 return inner(*args)
             seen += 1
-            self.tally[self.step] += 1
-            self.tally["in a start"] += self.is_starting
             is_behind, later = self.rng.random() < 0.5, self.rng.randrange(8)
-            result = inner(*args) if is_behind else None
-            self.disk.cut_after(self.disk.operations + max(0, later - 4))
-            if later < 4:
+            try:
+                if later >= 4:  # perhaps at none of its own: then it is not struck
+                    self.disk.cut_after(self.disk.operations + later - 4)
+                    return inner(*args)
+                if is_behind:
+                    inner(*args)
+                self.disk.cut_after(self.disk.operations)
                 raise PowerCut(f"at {self.step}")
-            return result if is_behind else inner(*args)
+            except PowerCut:
+                self.tally[self.step] += 1
+                self.tally["in a start"] += self.is_starting
+                raise
 
         for name in names:
             self.strikes.setattr(owner, name, partialmethod(partial(struck, getattr(owner, name))))
+
+    def handed_over(self, records: list[Record]) -> None:
+        """The flusher has them, whoever placed them; nothing of them is written yet."""
+        for record in records:
+            if step_of(record) != self.step:
+                continue
+            self.left -= 1
+            if self.left == 0:
+                self.disk.cut_after(self.disk.operations + self.rng.randrange(OPERATIONS_MAX))
+                self.struck_end = record.physical_offset + record.size
+                self.is_lanes = self.lanes.hold(record)
+
+    def was_cut(self) -> None:
+        """A record was struck if nobody knew yet that it is safe."""
+        if self.struck_end < NEVER and self.store.flushed_end < self.struck_end:
+            self.tally[self.step] += 1
+            self.tally["of the lane"] += self.is_lanes
 
     def act(self) -> None:
         self.rng.choice((self.send, self.send, self.turn, lambda: self.tick(self.rng.choice((1, 50, 700)))))()
@@ -201,9 +260,20 @@ class Life:
             self.order[body] = len(self.leaps)
         frame = encode(send_request(body=body, named=named).to_command())
         end = self.store.end
-        self.broker.receive(self.connection, memoryview(frame), self.now_ms)
+        with self.lanes.noting(lambda: lane.sends if (lane := self.broker.fast.lane) is not None else 0):
+            self.broker.receive(self.connection, memoryview(frame), self.now_ms)
         if self.store.end > end:
             self.sent.append((body, self.store.end))
+
+    def watch_deliveries(self) -> None:
+        delivery = self.broker.timers.delivery
+        copy_by_lane = delivery._copy_by_lane
+
+        def noted(batch: Batch) -> None:
+            with self.lanes.noting(lambda: lane.delivered if (lane := delivery.lane) is not None else 0):
+                copy_by_lane(batch)
+
+        delivery._copy_by_lane = noted  # type: ignore[method-assign]
 
     def recall(self) -> None:
         """Take one back; refused when its second has begun."""
@@ -290,27 +360,41 @@ class Life:
         return count
 
 
+LANE = pytest.mark.parametrize("lane", [False, True], ids=["handlers", "lane"])
+
+
+@LANE
 @pytest.mark.parametrize("flush", FlushDiskType)
-def test_power_loss_at_any_point_loses_none_and_brings_none_early(flush: FlushDiskType) -> None:
-    """10 lives of four cuts each, by kill or power loss: every safe message comes, none too soon."""
+def test_power_loss_at_any_point_loses_none_and_brings_none_early(flush: FlushDiskType, lane: bool) -> None:
+    """6 lives of four cuts each, by kill or power loss: every safe message comes, none too soon."""
     tally: Counter[str] = Counter()
     for seed in range(LIVES):
-        tally += Life(seed, flush).live(CUTS)
+        tally += Life(seed, flush, lane=lane).live(CUTS)
     assert tally["cuts"] == LIVES * CUTS
     assert tally["delivered"] > 15 * LIVES
     assert min(tally[seen] for seen in ("closed", "rolled", "taken back", "leaps")) > 0, f"not seen: {tally}"
 
 
+@LANE
 @pytest.mark.parametrize("kills", [False, True], ids=["power", "kill"])
 @pytest.mark.parametrize("step", DURABLE_STEPS)
-def test_struck_at_each_durable_step(step: str, kills: bool) -> None:
-    """Each step is struck at least five times by power loss and by kill: none lost, early, twice or back."""
+def test_struck_at_each_durable_step(step: str, kills: bool, lane: bool) -> None:
+    """Each step is struck five times at least, by power loss and by kill, and the lane's as often when it did
+    them: none lost, early, twice or back.
+    """
     tally: Counter[str] = Counter()
     lives = 3 * STRUCK_LIVES if step == "wheel" else STRUCK_LIVES  # starts store into it too, and may be cut
     for seed in range(lives):
-        tally += Life(1000 + seed, FlushDiskType.SYNC_FLUSH, step, kills=kills).live(STRIKES)
-    assert tally[step] >= STRIKES_MIN
+        life = Life(1000 + seed, FlushDiskType.SYNC_FLUSH, step, kills=kills, lane=lane)
+        tally += life.live(STRIKES)
+    assert tally[step] >= STRIKES_MIN, tally
     assert step != "wheel" or tally["in a start"] > 0
+    assert not lane or step not in LANE_STEPS or tally["of the lane"] >= STRIKES_MIN, tally
+
+
+def test_the_tables_name_every_step() -> None:
+    """A new durable step needs a place to strike at."""
+    assert {*RECORDS, *STEPS} == DURABLE_STEPS.keys()
 
 
 # --- the tests above notice ---
@@ -341,21 +425,22 @@ def hasty_repair(files: TimerFiles, start: int, end: int, read_s: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "broken", "step"),
+    ("owner", "name", "broken", "step", "lane"),
     [
-        (Timers, "_settle", hasty_settle, ""),
-        (timing, "parked_due_ms", hasty_due, ""),
-        (TimerFiles, "_repair", hasty_repair, "wheel"),
+        (Timers, "_settle", hasty_settle, "", False),
+        (Timers, "_settle", hasty_settle, "", True),
+        (timing, "parked_due_ms", hasty_due, "", False),
+        (TimerFiles, "_repair", hasty_repair, "wheel", False),
     ],
 )
 def test_hasty_timers_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, broken: object, step: str
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, broken: object, step: str, lane: bool
 ) -> None:
     """Seconds done with before their copies are safe, delivery before the time, or slots that are empty while
     a start mends them: lives like these fail."""
     monkeypatch.setattr(owner, name, broken)
     for seed in range(GUARD_LIVES_MAX):
-        life = Life(seed, FlushDiskType.SYNC_FLUSH, step)
+        life = Life(seed, FlushDiskType.SYNC_FLUSH, step, lane=lane)
         try:
             life.live(CUTS)
         except AssertionError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
@@ -40,18 +40,21 @@ from hotfire.protocol.requests import (
     ResumeCheckHalfMessage,
     SendReply,
 )
-from hotfire.store.store import Appended, Store
-from hotfire.testing import PowerCut, SimDisk
+from hotfire.store.store import Store
+from hotfire.testing import PowerCut
 from hotfire.testing.cuts import Fate, survivors
 from hotfire.testing.inodes import File, reachable
+from tests.sim.lanedisk import LaneSpans, ToldDisk, told_disk
 from tests.unit.broker.harness import START_MS, STORE_HOST, FakeConnection
 from tests.unit.broker.transacting import COMMIT, GROUP, ROLLBACK, UNKNOWN, answer, half_request, outcome
 from tests.unit.store.driven import ring
 
-LIVES, CUTS, GUARD_LIVES_MAX = 24, 12, 12
-SLOW_LIVES = 400
+LIVES, CUTS, GUARD_LIVES_MAX = 16, 12, 12
+SLOW_LIVES = 200
 HITS_MIN = 5
 """Power losses, not counting kills, that fell into each step."""
+LANE_STEPS = "half", "copy"
+"""What the lane places; ops are written at the end of the turn by whoever ends it."""
 NEVER = 1 << 62
 STEP_OF = {HALF_TOPIC: "half", "T": "copy", HALF_OP_TOPIC: "op", CHECK_MAX_TIME_TOPIC: "aside"}
 
@@ -67,7 +70,7 @@ def quiet() -> Iterator[None]:
 class Life:
     """A broker, and a producer that knows how each of its transactions ended."""
 
-    def __init__(self, seed: int, flush: FlushDiskType) -> None:
+    def __init__(self, seed: int, flush: FlushDiskType, *, lane: bool = False) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.lays_aside = seed % 3 == 2
@@ -83,14 +86,14 @@ class Life:
             transaction_time_out=600,
             transaction_check_interval=1500,
             transaction_check_max=1 if self.lays_aside else 1000,
-            fast_lane_enable=False,
+            fast_lane_enable=lane,
             os_page_cache_busy_time_out_mills=1 << 40,
             wait_time_mills_in_send_queue=1 << 40,
             topics_max=20,
             cluster_topic_enable=False,
             broker_topic_enable=False,
         )
-        self.disk = SimDisk(seed)
+        self.disk: ToldDisk = told_disk(seed, lane=lane)
         self.now_ms = START_MS
         self.count = 0
         self.bodies: list[bytes] = []
@@ -101,8 +104,8 @@ class Life:
         self.halves: list[tuple[bytes, SendReply]] = []
         """All of which the producer has heard."""
         self.safe: set[bytes] = set()
-        self.appended: list[tuple[int, str]] = []
-        """End of each record in the log, and the step it is of."""
+        self.appended: list[tuple[int, str, bool]] = []
+        """End of each record that was handed to the flusher, its step, and whether the lane placed it."""
         self.broker: Broker = None  # type: ignore[assignment]  # until the first start
         self.progress: tuple[int | None, ...] = ()
         self.kind = "kill"
@@ -146,9 +149,11 @@ class Life:
         self.store = Store(self.disk, self.config.store())
         self.store.open()
         end = self.store.recovered.end
-        lost = [step for at, step in self.appended if at > end]
+        lost = [step for at, step, _ in self.appended if at > end]
         if lost:
             self.tally[f"{lost[0]} by {self.kind}"] += 1
+            is_lanes = next(is_lanes for at, _, is_lanes in self.appended if at > end)
+            self.tally[f"{lost[0]} of the lane by {self.kind}"] += is_lanes
             self.tally[f"some aside by {self.kind}"] += "aside" in lost
         self.appended = [one for one in self.appended if one[0] <= end]
         if lost and lost[0] == "op" and self.appended and self.appended[-1][1] == "copy":
@@ -158,21 +163,18 @@ class Life:
         if self.progress and self.kept() != self.progress:
             self.tally[f"progress by {self.kind}"] += 1
         self.progress = ()
-        self._watch(self.store)
+        assert self.disk.has_lane == self.broker.has_lane
+        self.disk.told, self.lanes = self.handed_over, LaneSpans(self.store)
         self.connection = FakeConnection()
         if self.broker.topics.get("T") is None:
             self.broker.topics.put(TopicConfig("T", 1, 1), self.now_ms)
         self.receive(HeartBeat(body=encode_body(Heartbeat("c", (ProducerData(GROUP),)))))
 
-    def _watch(self, store: Store) -> None:
-        append = store.append_all
-
-        def append_all(records: Sequence[Record], now_ms: int) -> list[Appended]:
-            placed = append(records, now_ms)
-            self.appended += [(placed[-1].end, STEP_OF[record.topic]) for record in records]
-            return placed
-
-        store.append_all = append_all  # type: ignore[method-assign]
+    def handed_over(self, records: list[Record]) -> None:
+        """The flusher has them, whoever placed them; nothing of them is written yet."""
+        self.appended += [
+            (one.physical_offset + one.size, STEP_OF[one.topic], self.lanes.hold(one)) for one in records
+        ]
 
     def kept(self) -> tuple[int | None, ...]:
         if self.broker is None:
@@ -185,7 +187,12 @@ class Life:
 
     def receive(self, request: Request, *, oneway: bool = False) -> None:
         frame = encode(request.to_command(oneway=oneway, opaque=self.count))
-        self.broker.receive(self.connection, memoryview(frame), self.now_ms)
+        with self.lanes.noting(self.served_by_lane):
+            self.broker.receive(self.connection, memoryview(frame), self.now_ms)
+
+    def served_by_lane(self) -> int:
+        lane = self.broker.fast.lane
+        return 0 if lane is None else lane.sends + self.broker.transactions.outcomes.places.committed
 
     def act(self) -> None:
         tick = lambda: self.tick(self.rng.choice((1, 50, 400)))  # noqa: E731
@@ -215,8 +222,11 @@ class Life:
 
     def tell(self) -> None:
         """The end of some transaction, once, twice, late, or never."""
-        if self.halves and self.rng.random() < 0.1:
-            body, half = self.rng.choice(self.halves)
+        if self.halves and self.rng.random() < 0.2:
+            latest = self.halves[
+                -self.rng.choice((4, len(self.halves))) :
+            ]  # what a cut may have torn apart, too
+            body, half = self.rng.choice(latest)
             self.receive(outcome(half, self.ends[body]), oneway=True)
         if not self.open_halves:
             return
@@ -238,7 +248,7 @@ class Life:
             self.turn()
             self.is_aimed = False
 
-    def without_the_last_sector(self) -> SimDisk:
+    def without_the_last_sector(self) -> ToldDisk:
         """The disk as the power leaves it when all was written but the end of the log: there an op begins."""
         disk = self.disk
         disk.system.notice()
@@ -247,7 +257,7 @@ class Life:
         log = [file for file in files if len(file.data) == self.config.mapped_file_size_commit_log]
         if log:
             fate._kind, fate._chosen = "one lost", (log[-1], max(log[-1].sectors))
-        after = SimDisk(self.rng.getrandbits(32), survivors(disk.system.root, fate))
+        after = type(disk)(self.rng.getrandbits(32), survivors(disk.system.root, fate))
         disk.switch_off()
         return after
 
@@ -358,12 +368,14 @@ class Life:
         self.tally["delivered after they were laid aside"] += len(aside & found.keys())
 
 
-def lived(seeds: range, flush: FlushDiskType) -> Counter[str]:
+def lived(seeds: range, flush: FlushDiskType, *, lane: bool) -> Counter[str]:
     tally: Counter[str] = Counter()
     for seed in seeds:
-        tally += Life(seed, flush).live(CUTS)
+        tally += Life(seed, flush, lane=lane).live(CUTS)
     assert tally["cuts"] == len(seeds) * CUTS
     steps = [f"{step} by loss" for step in (*halves.STEPS, "some aside")]
+    if lane:
+        steps += [f"{step} of the lane by loss" for step in LANE_STEPS]
     assert {step: tally[step] for step in steps if tally[step] < HITS_MIN} == {}, tally
     assert tally["delivered after they were laid aside"] > len(seeds) // 3, tally
     return tally
@@ -374,13 +386,17 @@ def lived(seeds: range, flush: FlushDiskType) -> Counter[str]:
 @pytest.mark.parametrize("flush", FlushDiskType)
 def test_more_power_losses(flush: FlushDiskType) -> None:
     """The same, for longer."""
-    lived(range(LIVES, LIVES + SLOW_LIVES), flush)
+    for lane in (False, True):
+        lived(range(LIVES, LIVES + SLOW_LIVES), flush, lane=lane)
 
 
+@pytest.mark.parametrize("lane", [False, True], ids=["handlers", "lane"])
 @pytest.mark.parametrize("flush", FlushDiskType)
-def test_power_loss_at_every_step_loses_none_and_repeats_none(flush: FlushDiskType) -> None:
-    """Power lost before half, copy, op, progress and one laid aside are safe, five times each at least."""
-    tally = lived(range(LIVES), flush)
+def test_power_loss_at_every_step_loses_none_and_repeats_none(flush: FlushDiskType, lane: bool) -> None:
+    """Power lost before half, copy, op, progress and one laid aside are safe, five times each or more, and
+    as often before the lane's halves, and its copies.
+    """
+    tally = lived(range(LIVES), flush, lane=lane)
     assert tally["delivered"] > 5 * LIVES, tally
     assert tally["asked"] > 5 * LIVES, tally
     assert tally["closed"], tally
@@ -413,6 +429,7 @@ def waiting(self: transactions.Transactions, offset: int) -> int:
     return self._now_ms
 
 
+@pytest.mark.parametrize("lane", [False, True], ids=["handlers", "lane"])
 @pytest.mark.parametrize(
     "broken",
     [
@@ -425,13 +442,13 @@ def waiting(self: transactions.Transactions, offset: int) -> int:
     ids=["settle", "look_up", "look_up at all", "late", "clock"],
 )
 def test_hasty_transactions_are_noticed(
-    monkeypatch: pytest.MonkeyPatch, broken: list[tuple[object, str, object]]
+    monkeypatch: pytest.MonkeyPatch, broken: list[tuple[object, str, object]], lane: bool
 ) -> None:
     """Progress before it is safe, copies not looked for, a clock waited for: such lives fail soon."""
     for owner, name, instead in broken:
         monkeypatch.setattr(owner, name, instead)
     for seed in range(GUARD_LIVES_MAX):
-        life = Life(seed, FlushDiskType.SYNC_FLUSH)
+        life = Life(seed, FlushDiskType.SYNC_FLUSH, lane=lane)
         try:
             life.live(CUTS)
         except AssertionError:

@@ -672,7 +672,7 @@ static PyGetSetDef journal_getset[] = {
     {NULL}};
 PyTypeObject hf_journal_type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "hotfire.core._core.Journal", .tp_basicsize = sizeof(hf_journal), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_name = "hotfire.core._core.Journal", .tp_basicsize = sizeof(hf_journal), .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_new = PyType_GenericNew, .tp_init = (initproc)journal_init, .tp_dealloc = (destructor)journal_dealloc,
     .tp_traverse = (traverseproc)journal_traverse, .tp_clear = (inquiry)journal_clear,
     .tp_methods = journal_methods, .tp_members = journal_members, .tp_getset = journal_getset};
