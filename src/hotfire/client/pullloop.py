@@ -138,14 +138,23 @@ class PullLoop:
                 self._settings.group, name, pulled.next_offset, queue.next_offset,
             )  # fmt: skip
             return self._settings.pace.after_error_s
-        if len(queue) or pulled.next_offset != queue.next_offset:  # a group may be sent to where it is
+        offset = await self._where_to_go_on(queue, pulled)
+        if len(queue) or offset != queue.next_offset:  # a group may be sent to where it is
             log.warning(
                 "group=%s queue=%s offset %d %s, goes on at %d",
                 self._settings.group, name, queue.next_offset,
-                "was set from outside" if pulled.is_reset else "is not there", pulled.next_offset,
+                "was set from outside" if pulled.is_reset else "is not there", offset,
             )  # fmt: skip
-        await self._moved(queue, pulled.next_offset)
+        await self._moved(queue, offset)
         return 0.0
+
+    async def _where_to_go_on(self, queue: ProcessQueue, pulled: Pulled) -> int:
+        """A queue that ends before us has lost messages, and may have new ones at places we were at: of those
+        the broker says the end only. How far it knows the group to be is behind none of them."""
+        if pulled.is_reset or pulled.next_offset >= queue.next_offset:
+            return pulled.next_offset
+        kept = await self._offsets.read(queue.queue)
+        return pulled.next_offset if kept is None else min(kept, pulled.next_offset)
 
     async def _delay(self, queue: ProcessQueue, error: HotfireError) -> float:
         """How long to wait after a failure."""

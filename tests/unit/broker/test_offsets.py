@@ -294,9 +294,10 @@ def test_offsets_survive_a_restart(joined: Harness) -> None:
     commit(joined, 7)
     joined.pass_time(5000)
     commit(joined, 8)
-    joined.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=4, queue_id=1)
+    joined.send(queue_id=1)
+    joined.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=1, queue_id=1)
     joined.reopen()
-    assert (committed(joined), committed(joined, 1)) == (8, 4)
+    assert (committed(joined), committed(joined, 1)) == (8, 1)
     edition = loads((joined.root / "config" / "consumerOffset.json").read_bytes())["dataVersion"]["counter"]
     joined.beat("c", "CG", tagged("T", "*"))
     joined.connection.take()

@@ -417,6 +417,17 @@ def test_pull_commits_the_offset_it_carries(heart: Harness) -> None:
         assert offsets.get("T", "CG", 0) == 3, "no offset is before the first"
 
 
+def test_an_offset_behind_the_end_is_not_carried(heart: Harness) -> None:
+    """A member knows more than a log that came back with less: its places are to be read when they are new."""
+    fill(heart, 3)
+    offsets = heart.broker.offsets
+    heart.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=1)
+    heart.pull(offset=7, flag=SUBSCRIPTION | COMMIT, commit_offset=7)
+    assert offsets.get("T", "CG", 0) == 1
+    heart.pull(offset=3, flag=SUBSCRIPTION | COMMIT, commit_offset=3)
+    assert offsets.get("T", "CG", 0) == 3
+
+
 def test_lite_pull_is_a_pull(heart: Harness) -> None:
     """Consumers that keep their own offsets use another code; it means the same, held or not."""
     sent = fill(heart, 2)

@@ -333,8 +333,10 @@ def test_what_was_done_before_a_lease_ran_out_is_not_done_again() -> None:
     run(scenario)
 
 
-def test_a_broker_that_came_back_with_less_has_its_new_messages_consumed() -> None:
-    """At places that were done before: nothing is skipped for having been there once."""
+@pytest.mark.parametrize("away_s", [0, 40])
+def test_a_broker_that_came_back_with_less_has_its_new_messages_consumed(away_s: int) -> None:
+    """At places that were done before: nothing is skipped for having been there once, whether the queue is
+    still ours when the broker is back or its lease ran out."""
 
     async def scenario(cluster: Cluster) -> None:
         broker = cluster.brokers[0]
@@ -355,7 +357,7 @@ def test_a_broker_that_came_back_with_less_has_its_new_messages_consumed() -> No
         async with consumer:
             await seen.count(3)
             await broker.kill()
-            await turn(cluster, 40)
+            await turn(cluster, away_s)
             shutil.rmtree(broker.directory)
             shutil.copytree(older, broker.directory)
             await broker.start()

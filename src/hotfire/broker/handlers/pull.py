@@ -56,7 +56,10 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     group, topic = check_pull(broker, call)
     request = call.request
     wanted = wanted_by(broker, request, call.now_ms)
-    if request.sys_flag & COMMIT_OFFSET:
+    # who is behind the end has read what this log has lost; the places may be taken anew before he learns of it
+    queue = broker.store.find_queue(topic.name, request.queue_id)
+    is_known = queue is None or request.commit_offset <= queue.max
+    if request.sys_flag & COMMIT_OFFSET and is_known:
         broker.offsets.carry(topic.name, group.name, request.queue_id, request.commit_offset)
     may_be_granted = wanted.sieve is None or wanted.is_agreed
     is_ordinary = may_be_granted and not broker.config.slave_read_enable
