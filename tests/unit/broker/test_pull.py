@@ -418,7 +418,7 @@ def test_pull_commits_the_offset_it_carries(heart: Harness) -> None:
 
 
 def test_an_offset_behind_the_end_is_not_carried(heart: Harness) -> None:
-    """A member knows more than a log that came back with less: its places are to be read when they are new."""
+    """A member knows more than a log that came back with less: its places are to be read again."""
     fill(heart, 3)
     offsets = heart.broker.offsets
     heart.pull(flag=SUBSCRIPTION | COMMIT, commit_offset=1)

@@ -56,7 +56,7 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     group, topic = check_pull(broker, call)
     request = call.request
     wanted = wanted_by(broker, request, call.now_ms)
-    # who is behind the end has read what this log has lost; the places may be taken anew before he learns of it
+    # who is behind the end has read what this log has lost; its places may be taken anew before that is told
     queue = broker.store.find_queue(topic.name, request.queue_id)
     is_known = queue is None or request.commit_offset <= queue.max
     if request.sys_flag & COMMIT_OFFSET and is_known:
