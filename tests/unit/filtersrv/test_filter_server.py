@@ -2,8 +2,12 @@
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,7 +250,9 @@ def test_a_filter_server_that_fell_silent_is_forgotten() -> None:
             broker = cluster.brokers[0].program
             assert broker is not None
             servers = broker.broker.clients.filter_servers
-            assert servers.addresses() == (program.address,)
+            for _ in range(60):
+                await cluster.clock.turn(1)
+            assert servers.addresses() == (program.address,), "it says all the time that it is there"
             assert program._keeper is not None
             program._keeper.cancel()
             await cluster.clock.turn(29)
@@ -269,6 +275,35 @@ def test_filters_are_named_by_the_operator() -> None:
         named("a=m")
     with pytest.raises(ConfigError, match="no filter is installed"):
         installed(FilterServerConfig())
+
+
+def test_a_package_brings_its_filters_and_the_configuration_goes_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the entry points of its metadata, in any way those may be written."""
+    metadata = tmp_path / "shop-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[hotfire.filters]\ndear = shop.filters : dear [quick]\nred=shop.filters:red\n[others]\nx=y:z\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed(FilterServerConfig()) == {"dear": "shop.filters:dear", "red": "shop.filters:red"}
+    configured = installed(FilterServerConfig(filters="red=ours:red,blue=ours:blue"))
+    assert configured == {"dear": "shop.filters:dear", "red": "ours:red", "blue": "ours:blue"}
+
+
+def test_a_filter_does_not_begin_when_its_server_is_gone_by_then() -> None:
+    """That it was killed while the filter's process started, nobody tells that."""
+    words = ["math:isnan", "broker-0", str(512 << 20), str(os.getppid())]
+    command = [sys.executable, "-m", "hotfire.filtersrv.worker", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.wait(30) == 1
+            assert process.stdout is not None
+            assert process.stdout.read() == b""
+        finally:
+            process.kill()
 
 
 def test_a_filter_that_cannot_be_loaded_says_why(caplog: pytest.LogCaptureFixture) -> None:
