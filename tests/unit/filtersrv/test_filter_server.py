@@ -24,7 +24,7 @@ from hotfire.protocol.command import Command
 from hotfire.protocol.record import iter_records
 from hotfire.protocol.requests import PullMessage, RegisterMessageFilterClass
 from hotfire.testing import Cluster
-from tests.unit.client.consuming import run, until
+from tests.unit.client.consuming import run, turn, until
 
 HERE = "tests.unit.filtersrv.installed"
 COLOURS = ("red", "green", "red", "blue")
@@ -250,8 +250,7 @@ def test_a_filter_server_that_fell_silent_is_forgotten() -> None:
             broker = cluster.brokers[0].program
             assert broker is not None
             servers = broker.broker.clients.filter_servers
-            for _ in range(60):
-                await cluster.clock.turn(1)
+            await turn(cluster, 60)
             assert servers.addresses() == (program.address,), "it says all the time that it is there"
             assert program._keeper is not None
             program._keeper.cancel()
