@@ -74,6 +74,7 @@ GOALS: tuple[Goal, ...] = (
     Goal("beside-queries", "p99_ms", "alone", at_most=1.5),
     Goal("beside-drain", "p99_ms", "alone", at_most=2.0),
     Goal("beside-siege", "p99_ms", "alone", at_most=2.0),
+    *(Goal(f"filters-{kind}", "p99_ms", "alone", at_most=2.0) for kind in ("raises", "hangs", "eats")),
     Goal("transactions-sync", "rate", at_least=1.5),
     Goal("transactions-sync", "cpu_us", at_most=0.5),
     Goal("transactions-async", "rate", at_least=1.5),

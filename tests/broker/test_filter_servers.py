@@ -1,4 +1,4 @@
-"""Filter servers as processes of their own, killed or stopped: nobody is sent to them, and no filter runs on."""
+"""Filter servers as processes of their own, killed or stopped: nobody is sent there, no filter runs on."""
 
 import os
 import re
@@ -86,7 +86,7 @@ def has_ended(descriptor: int, within_s: float) -> bool:
 
 @pytest.mark.promise(153)
 def test_no_filter_outlives_its_filter_server(tmp_path: Path) -> None:
-    """kill -9 while one is at a message it never comes to the end of, and another waits for work: both end."""
+    """kill -9 while one is at a message that it never leaves, and another waits for work: both end."""
     filters = f"spins={INSTALLED}:spins,red={INSTALLED}:red"
     with running(tmp_path, *up(tmp_path)) as server:
         remoting.create_topic(server.broker, TOPIC, 1)

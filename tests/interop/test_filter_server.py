@@ -29,7 +29,7 @@ FILTERS = "red=tests.unit.filtersrv.installed:red,hangs=tests.unit.filtersrv.ins
 def test_consumers_of_all_kinds_are_served_by_a_filter_server(
     new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """4.9.8 uploads its class, 5.5.0 names it in its heartbeats, ours in each pull: each gets its own, once."""
+    """4.9.8 uploads its class, 5.5.0 names it in heartbeats, ours in each pull: each gets its own, once."""
     with new_server(tmp_path / "server", "hotfire") as server:
         assert isinstance(server, HotfireProcess)
         topics = ["java498-filter-server", "java550-filter-server", OURS]

@@ -53,7 +53,8 @@ class FilterProcess:
     ) -> None:
         self.name = name
         self._command = (
-            sys.executable, "-m", "hotfire.filtersrv.worker", place, broker, str(memory_bytes), str(os.getpid())
+            sys.executable, "-m", "hotfire.filtersrv.worker",
+            place, broker, str(memory_bytes), str(os.getpid()),
         )  # fmt: skip
         self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._waiting_max = waiting_max
