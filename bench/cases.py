@@ -258,6 +258,7 @@ TITLES: dict[str, str] = {
     "beside-siege": "2000 sends/s, synced, beside 10 000 idle peers, 500 slow readers, 500 half frames",
     "filters-raises": "pull 32 × 200 B through a filter, beside a filter that raises",
     "filters-hangs": "pull 32 × 200 B through a filter, beside a filter that hangs",
+    "filters-spins": "pull 32 × 200 B through a filter, beside a filter that hangs and takes a processor",
     "filters-eats": "pull 32 × 200 B through a filter, beside a filter that eats memory",
     "transactions-sync": "transactions of 128 B, half and commit, 8 × 32, synced",
     "transactions-async": "transactions of 128 B, half and commit, 8 × 32, not synced",
