@@ -7,7 +7,7 @@
 
 One consumer pulls through the good one, each pull a moment after the last is answered; four pull through the
 bad one, and are in more of a hurry than consumers of Java or ours, who wait seconds after a pull that failed.
-Each pair has a filter server of its own: what ended again and again rests longer and longer. Takes about eight
+Each pair has a filter server of its own: what ended again and again rests longer and longer. Takes eight
 minutes.
 """
 
