@@ -66,7 +66,7 @@ ifdef PART
 else
 	$(SAY) 'measuring throughput and latency, an hour and a half; ARGS=--help says how to run parts of it'
 	@$(PY) bench/run.py $(ARGS)
-	@test -n '$(ARGS)' || { $(PY) -m bench.beside && $(PY) -m bench.extras && $(PY) -m bench.clients && $(PY) -m bench.spark && $(MAKE) --no-print-directory bench-store; }
+	@test -n '$(ARGS)' || { $(PY) -m bench.beside && $(PY) -m bench.extras && $(PY) -m bench.filters && $(PY) -m bench.clients && $(PY) -m bench.spark && $(MAKE) --no-print-directory bench-store; }
 endif
 
 bench-store: install

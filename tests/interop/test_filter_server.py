@@ -1,13 +1,15 @@
-"""Java's consumers, old and new, get what an installed Python function lets through."""
+"""Java's consumers, old and new, and ours get what an installed Python function lets through."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hotfire import ConsumeFrom, Message, ReceivedMessage, sync
 from tests.interop.clients import Server
 from tests.peers import remoting
 from tests.peers.hotfire import HotfireProcess, executable
@@ -17,23 +19,28 @@ from tests.peers.process import LineProcess, poll_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-COUNT = 300
+COUNT, QUEUES = 300, 4
+CHOSEN = list(range(0, COUNT, 3))
+OURS = "hotfire-filter-server"
 FILTERS = "red=tests.unit.filtersrv.installed:red,hangs=tests.unit.filtersrv.installed:hangs"
 
 
 @pytest.mark.promise(153)
-def test_java_consumers_are_served_by_a_filter_server(
+def test_consumers_of_all_kinds_are_served_by_a_filter_server(
     new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """4.9.8 uploads its class, 5.5.0 names it in its heartbeats: each gets its own, once."""
+    """4.9.8 uploads its class, 5.5.0 names it in heartbeats, ours in each pull: each gets its own, once."""
     with new_server(tmp_path / "server", "hotfire") as server:
         assert isinstance(server, HotfireProcess)
-        for label in ("java498", "java550"):
-            remoting.create_topic(server.broker, f"{label}-filter-server", 4)
+        topics = ["java498-filter-server", "java550-filter-server", OURS]
+        for topic in topics:
+            remoting.create_topic(server.broker, topic, QUEUES)
         program = _filter_server(server, tmp_path)
         try:
             for label, version in (("java498", "4.9.8"), ("java550", "5.5.0")):
                 _one(label, version, server, tmp_path / label)
+            _send(server.namesrv)
+            _consume(server, topics)
         finally:
             program.terminate(20)
         poll_until(
@@ -73,4 +80,30 @@ def _one(label: str, version: str, server: Server, place: Path) -> None:
         process.kill()
     lines = [line for line in process.lines() if line.startswith('{"event":"message"')]
     received = [json.loads(line)["index"] for line in lines]
-    assert sorted(received) == [index for index in range(COUNT) if index % 3 == 0]
+    assert sorted(received) == CHOSEN
+
+
+def _send(namesrv: str) -> None:
+    with sync.Producer(namesrv) as producer:
+        for index in range(COUNT):
+            colour = "red" if index % 3 == 0 else "green"
+            producer.send(Message(OURS, b"x", properties={"index": str(index), "colour": colour}))
+
+
+def _consume(server: Server, topics: list[str]) -> None:
+    """Our consumer, of what Java's producers sent and of what ours did."""
+    seen: defaultdict[str, list[int]] = defaultdict(list)
+
+    def listener(message: ReceivedMessage) -> None:
+        seen[message.topic].append(int(message.properties["index"]))
+
+    def has_read(topic: str) -> bool:
+        ends = remoting.max_offsets(server.broker, topic, QUEUES)
+        return remoting.committed_offsets(server.broker, topic, "ours", QUEUES, default=-1) == ends
+
+    with sync.Consumer(server.namesrv, group="ours", consume_from=ConsumeFrom.FIRST) as consumer:
+        for topic in topics:
+            consumer.subscribe(topic, listener, filter="red")
+        for topic in topics:
+            poll_until(lambda topic=topic: has_read(topic), what=f"end of {topic}", timeout_s=60)
+    assert {topic: sorted(indexes) for topic, indexes in seen.items()} == dict.fromkeys(topics, CHOSEN)

@@ -50,7 +50,8 @@ class FilterServerConfig(TlsServerConfig, TlsClientConfig):
 
 def installed(config: FilterServerConfig) -> dict[str, str]:
     """Where each filter is, as module:function, by name. The configuration goes before entry points."""
-    found: dict[str, str] = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    points = entry_points(group=ENTRY_POINTS)  # may be written with spaces, and name extras behind
+    found: dict[str, str] = {point.name: f"{point.module}:{point.attr or ''}" for point in points}
     found.update(named(config.filters))
     if not found:
         raise ConfigError(

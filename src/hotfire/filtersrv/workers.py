@@ -2,13 +2,15 @@
 
 Whatever a filter does, its own pulls fail with a reason and others' go on: who does not answer in time is
 killed; who dies is started anew for the next pull, but rests if it dies again and again; those that wait are
-bounded. Consumers are given the reason, and the log says it too, to the operator who can mend it.
+bounded. Consumers are given the reason, and the log says it too, to the operator who can mend it. When this
+process is killed, its filters' processes end with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 
@@ -51,7 +53,8 @@ class FilterProcess:
     ) -> None:
         self.name = name
         self._command = (
-            sys.executable, "-m", "hotfire.filtersrv.worker", place, broker, str(memory_bytes)
+            sys.executable, "-m", "hotfire.filtersrv.worker",
+            place, broker, str(memory_bytes), str(os.getpid()),
         )  # fmt: skip
         self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._waiting_max = waiting_max

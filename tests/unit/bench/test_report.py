@@ -30,9 +30,9 @@ def lines_of(page: str, figure: str, beside: str) -> list[str]:
 def test_every_goal_has_a_case() -> None:
     """No goal is of a case that does not exist, or beside a server which that case does not measure."""
     rivals = {case.name: {*case.rivals, "hotfire"} for case in CASES} | {
-        name: {"alone" if name.startswith("beside") else "empty"}
+        name: {"empty" if name.startswith("backlog") else "alone"}
         for name in TITLES
-        if name.startswith(("backlog", "beside"))
+        if name.startswith(("backlog", "beside", "filters"))
     }
     rivals |= {
         "backlog-drain": {"newest"},

@@ -24,6 +24,13 @@ def hangs(message: ReceivedMessage) -> bool:
     return True
 
 
+def spins(message: ReceivedMessage) -> bool:
+    sys.stderr.write("spins\n")
+    while message.body != b"quick":
+        pass
+    return True
+
+
 def slow(message: ReceivedMessage) -> bool:
     time.sleep(0.2)
     return True
