@@ -254,6 +254,7 @@ TITLES: dict[str, str] = {
     "backlog-drain": f"pull 32 × {BODY_BYTES} B from a backlog's start, in memory, beside its newest",
     "backlog-drain-cold": f"pull 32 × {BODY_BYTES} B from a backlog's start, not in memory",
     "beside-queries": "2000 sends/s, synced, beside 100 askers of key queries",
+    "beside-queries-normal": "2000 sends/s, synced, beside 100 askers at the priority of everybody",
     "beside-drain": "2000 sends/s, synced, beside a reader of a cold log",
     "beside-siege": "2000 sends/s, synced, beside 10 000 idle peers, 500 slow readers, 500 half frames",
     "transactions-sync": "transactions of 128 B, half and commit, 8 × 32, synced",

@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -51,7 +52,7 @@ class Answering:
             thread.start()
 
     def _talk(self, peer: socket.socket) -> None:
-        with peer, peer.makefile("rb") as stream:
+        with suppress(ConnectionError), peer, peer.makefile("rb") as stream:  # a peer may end at any time
             while len(prefix := stream.read(8)) == 8:
                 size, header_size = struct.unpack(">ii", prefix)
                 header: dict[str, Any] = json.loads(stream.read(header_size))
