@@ -92,8 +92,9 @@ def raise_descriptor_limit() -> None:
             log.info("limit of open files stays at %d: %s", soft, error)
     if soft < DESCRIPTORS_LEAST:
         raise ConfigError(
-            f"limit of open files is {soft}, and every connection and file takes one: {DESCRIPTORS_LEAST} are "
-            f"needed at the least, {DESCRIPTORS_ENOUGH} or more to serve many; raise the hard limit "
+            f"limit of open files is {soft}, and every connection and file takes one: "
+            f"{DESCRIPTORS_LEAST} are needed at the least, {DESCRIPTORS_ENOUGH} or more to serve many; "
+            f"raise the hard limit "
             f"(ulimit -Hn {DESCRIPTORS_ENOUGH}, LimitNOFILE={DESCRIPTORS_ENOUGH} of a systemd unit)"
         )
     if soft < DESCRIPTORS_ENOUGH:

@@ -59,7 +59,7 @@ def test_a_drain_ends_with_what_was_wanted_or_with_all_there_is() -> None:
 
 @pytest.mark.parametrize("told_at", [1, 400])
 def test_the_sender_ends_early_when_told_and_not_before_it_measured(tmp_path: Path, told_at: int) -> None:
-    """SIGTERM in its first second is obeyed after it, later at once; the rate is that of the time measured."""
+    """SIGTERM in its first second is obeyed after it, later at once; the rate is of the time measured."""
     program = tmp_path / "tailgen"
     source = OUR_SOURCES / "tailgen.c"
     subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, source], check=True)
