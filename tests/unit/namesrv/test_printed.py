@@ -17,7 +17,6 @@ def printed(asked: Asked, caplog: pytest.LogCaptureFixture) -> list[str]:
     return caplog.messages
 
 
-@pytest.mark.promise(16)
 def test_each_broker_is_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     """Name, id, cluster, address, how long ago it was heard of, and how many topics its name has."""
     asked = Asked()
