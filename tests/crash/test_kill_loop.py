@@ -4,7 +4,9 @@ import asyncio
 import random
 import shutil
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -20,7 +22,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(400)]
 SEED = 5151
 KILLS = 20
 ACKS_BETWEEN_KILLS = 5000
-START_CPU_SECONDS_MAX = 2.0
+START_SECONDS_MAX = START_CPU_SECONDS_MAX = 2.0
 SETTINGS = ["messageDelayLevel=1s 2s", "flushConsumerOffsetInterval=50"]
 
 
@@ -31,9 +33,22 @@ def persisted(store: Path) -> dict[int, int]:
     return offsets[TOPIC, GROUP]
 
 
-async def kill_and_go_on(server: HotfireProcess, loop: KillLoop, kills: int, between: int) -> list[float]:
-    """What each start took of the processor."""
-    rng, starts = random.Random(SEED), []
+@dataclass(frozen=True)
+class Start:
+    """How long one took until the ready line, disk and all, and for how long of that its main thread had no
+    processor though it wanted one; and what it took of the processor."""
+
+    wall_s: float
+    queued_s: float
+    cpu_s: float
+
+    @property
+    def own_s(self) -> float:
+        return self.wall_s - self.queued_s
+
+
+async def kill_and_go_on(server: HotfireProcess, loop: KillLoop, kills: int, between: int) -> list[Start]:
+    rng, starts = random.Random(SEED), list[Start]()
     books = loop.books
     async with loop.running():
         loop.cluster.is_up(server.broker)
@@ -43,7 +58,7 @@ async def kill_and_go_on(server: HotfireProcess, loop: KillLoop, kills: int, bet
             await asyncio.to_thread(server.kill9)
             books.persisted = await asyncio.to_thread(persisted, server.store)
             await asyncio.to_thread(server.restart)
-            starts.append(server.ready_cpu_seconds)
+            starts.append(Start(server.ready_seconds, server.ready_queued_seconds, server.ready_cpu_seconds))
             loop.cluster.is_up(server.broker)
         await loop.acknowledged(len(books.acknowledged) + 500)
     return starts
@@ -116,7 +131,8 @@ def run_loop(directory: Path, kills: int, between: int) -> str:
         copied = check_copies(books, queues, retried)
         check_order(books, queues)
         again = check_deliveries(books, queues)
-        assert max(starts) < START_CPU_SECONDS_MAX, starts
+        assert max(start.cpu_s for start in starts) < START_CPU_SECONDS_MAX, starts
+        assert median(start.own_s for start in starts) <= START_SECONDS_MAX, starts
         assert set(books.kinds) == set(KINDS)
         assert books.sent_back, "nothing was sent back"
         assert server.terminate() == 0
@@ -125,7 +141,10 @@ def run_loop(directory: Path, kills: int, between: int) -> str:
         f"{kills} kills, {len(books.acknowledged)} acknowledged, 0 missing; {copied} stored twice of "
         f"{books.unknown_copies} unknown; {len(books.delivered)} delivered, {again} again of "
         f"{books.uncovered} uncovered; {len(books.sent_back)} sent back; "
-        f"starts at most {max(starts):.2f} s CPU"
+        f"starts {median(start.wall_s for start in starts):.2f} s (median, "
+        f"{median(start.queued_s for start in starts):.2f} s of it without a processor, "
+        f"{max(start.wall_s for start in starts):.2f} s at most), "
+        f"{max(start.cpu_s for start in starts):.2f} s CPU at most"
     )
 
 
@@ -133,7 +152,8 @@ def test_twenty_kills_of_everything_at_once(tmp_path: Path, capsys: pytest.Captu
     """Five thousand acknowledgements of every kind between kills: nothing acknowledged is missing.
 
     Stored twice is only what was of unknown outcome, delivered twice only what no persisted offset covered,
-    each queue keeps its producers' order, and a delayed message never comes early.
+    each queue keeps its producers' order, and a delayed message never comes early. A start takes no more than
+    two seconds by the clock, half of them at least: a disk that others use may hold up one.
     """
     said = run_loop(tmp_path, KILLS, ACKS_BETWEEN_KILLS)
     with capsys.disabled():

@@ -150,6 +150,7 @@ def test_an_entry_nothing_needs_is_reported() -> None:
         {"code": ()},
         {"reason": "because"},
         {"how": "anyhow"},
+        {"how": "differs", "sometimes": True},
     ],
 )
 def test_an_entry_that_swallows_too_much_is_refused(entry: dict[str, object]) -> None:
