@@ -33,17 +33,16 @@ def serves(pid: int) -> str:
 
 
 def kill_and_time(program: Program, name: str, address: str) -> float:
-    """Seconds from the kill until the broker answers at its old address, less those in which the parent and
-    its child, or we who ask, only waited for a processor."""
-    old, parent, us = pid_of(program, name), program.process.pid, os.getpid()
-    parent_queued, our_queued = queued_seconds(parent), queued_seconds(us)
+    """Seconds from the kill until the broker answers at its old address, less those in which its parent and
+    then it itself only waited for a processor."""
+    old, parent = pid_of(program, name), program.process.pid
+    queued_before = queued_seconds(parent)
     killed_at = time.monotonic()
     os.kill(old, signal.SIGKILL)
     poll_until(lambda: not is_running(old), what="its end", timeout_s=10.0)
     poll_until(lambda: answers(address), what=f"{name} at its old address", timeout_s=30.0)
     took = time.monotonic() - killed_at
-    their_queued = queued_seconds(parent, pid_of(program, name)) - parent_queued
-    return took - max(their_queued, queued_seconds(us) - our_queued)
+    return took - (queued_seconds(parent, pid_of(program, name)) - queued_before)
 
 
 def pid_of(program: Program, name: str) -> int:
