@@ -9,8 +9,8 @@ Sends come at a steady rate, as from an application; how many are answered in ti
 
 Askers and reader would run on machines of their own. Here they share the processors with broker and sender,
 so they get the time those do not want (SCHED_IDLE), but in `queries-normal`, which shows what they cost when
-they take part of it. A drain is measured for as long as it lasts or is waited for; the sends alone then for as long,
-up to a minute.
+they take part of it. A drain is measured for as long as it lasts or is waited for, and the sends alone then
+for as long, up to a minute.
 """
 
 from __future__ import annotations
@@ -283,8 +283,8 @@ def main(arguments: list[str]) -> int:
         {
             **facts(),
             "runs": f"median of {chosen.pairs} alternating pairs of {chosen.seconds} s each; a drain until "
-            f"{chosen.drain_gib:g} GiB are read, the first {chosen.whole_drain_seconds} s at most, the others "
-            f"{chosen.drain_seconds} s, and alone for as long, up to that",
+            f"{chosen.drain_gib:g} GiB are read, the first {chosen.whole_drain_seconds} s at most, the "
+            f"others {chosen.drain_seconds} s, and alone for as long, up to that",
             "priority": "the sender's and the broker's is everybody's; reader and askers get what is left "
             "(SCHED_IDLE), as if on a machine of their own, but in `queries-normal`",
         }

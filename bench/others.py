@@ -29,7 +29,8 @@ QUERIES, KEYED_TOPIC, KEY = 100, "Keys", "wanted"
 DRAIN_TOPIC, DRAIN_BODY_BYTES, DRAIN_QUEUES, DRAIN_BATCH = "Drain", 4096, 4, 32
 QUERY_MESSAGE, PULL_MESSAGE, SEND_V2 = 12, 11, 310
 FOUND = 0
-TELL_EVERY_S = 0.1
+TELL_EVERY_S = 0.25
+"""Nobody reads the lines before the end: those of some minutes must fit into a pipe, which takes 64 KiB."""
 REPLY_BYTES_MAX = 1 << 20
 
 
