@@ -23,6 +23,7 @@ BODY_BYTES = 128
 QUEUES = 4  # loadgen's default, and what its first message creates
 STORED_TIMEOUT_S = 20.0
 QUEUES_WARM_S = 5
+BESIDE_FRESH = ("apache", "fresh")
 FIRST_RATE_MIN = 50  # a queue's first message makes its directory and its file
 _numbers = itertools.count(1)
 
@@ -37,8 +38,24 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True)
+class Fresh:
+    """Another Hotfire with nothing in it, which gets the same load in its plain shape: what the many queues
+    or groups of a case cost is the difference."""
+
+    server: HotfireProcess
+
+    @property
+    def pid(self) -> int:
+        return self.server.pid
+
+    @property
+    def broker(self) -> str:
+        return self.server.broker
+
+
+@dataclass(frozen=True)
 class Case(ABC):
-    """`rivals` beside Hotfire; `pairs_max` where a run is long."""
+    """`rivals` beside Hotfire, `fresh` is a `Fresh` one; `pairs_max` where a run is long."""
 
     name: str
     title: str
@@ -126,7 +143,8 @@ class Pull(Case):
 
 @dataclass(frozen=True)
 class Tails(Case):
-    """Groups that wait at the end of one queue; the percentiles are from the sending into each group."""
+    """Groups that wait at the end of one queue, a fresh broker's is one; the percentiles are from the sending
+    into each group."""
 
     groups: int = 8
     rate: int = 0
@@ -138,7 +156,7 @@ class Tails(Case):
         return tools.tails(
             server.broker,
             topic,
-            groups=self.groups,
+            groups=1 if isinstance(server, Fresh) else self.groups,
             rate=self.rate,
             window=self.window,
             body=BODY_BYTES,
@@ -149,20 +167,25 @@ class Tails(Case):
 
 @dataclass(frozen=True)
 class Queues(Case):
-    """Topics of many queues, message by message to the next; each queue has its first one already."""
+    """Topics of many queues, of a fresh broker of few, message by message to the next; each queue has its
+    first one already."""
 
     topics: int = 4
     queues: int = 2500
 
+    def _queues_at(self, server: Server) -> int:
+        return QUEUES if isinstance(server, Fresh) else self.queues
+
     def prepare(self, tools: LoadTools, server: Server) -> None:
+        queues = self._queues_at(server)
         for number in range(self.topics):
-            remoting.create_topic(server.broker, f"{self.name}-{number}", self.queues)
+            remoting.create_topic(server.broker, f"{self.name}-{number}", queues)
         tools.fill(
             server.broker,
             self.name,
-            count=self.topics * self.queues,
+            count=self.topics * queues,
             body=BODY_BYTES,
-            queues=self.queues,
+            queues=queues,
             topics=self.topics,
             rate_min=FIRST_RATE_MIN,
         )
@@ -178,7 +201,7 @@ class Queues(Case):
             batch=1,
             body=BODY_BYTES,
             seconds=seconds,
-            queues=self.queues,
+            queues=self._queues_at(server),
             topics=self.topics,
         )
 
@@ -239,9 +262,21 @@ def _sends(flush: str) -> list[Case]:
 
 CASES: tuple[Case, ...] = (
     *_sends("sync"),
-    Tails("tails-8", "8 groups at the tail, writer one by one, synced", "sync"),
-    Tails("tails-8-paced", "8 groups at the tail, 500 sends/s, synced", "sync", rate=500, window=16),
-    Queues("queues-10000", f"send {BODY_BYTES} B, 8 × 64, synced, 10 000 queues in 4 topics", "sync"),
+    Tails("tails-8", "8 groups at the tail, writer one by one, synced", "sync", BESIDE_FRESH),
+    Tails(
+        "tails-8-paced",
+        "8 groups at the tail, 500 sends/s, synced",
+        "sync",
+        BESIDE_FRESH,
+        rate=500,
+        window=16,
+    ),
+    Queues(
+        "queues-10000",
+        f"send {BODY_BYTES} B, 8 × 64, synced, 10 000 queues in 4 topics",
+        "sync",
+        BESIDE_FRESH,
+    ),
     *_sends("async"),
     Pull("pull-32", "pull 32 × 1 KiB, 4 queues × 2 readers", "async"),
     Pull("pull-1", "pull 1 × 1 KiB, 4 queues × 2 readers", "async", batch=1),
@@ -254,6 +289,7 @@ TITLES: dict[str, str] = {
     "backlog-drain": f"pull 32 × {BODY_BYTES} B from a backlog's start, in memory, beside its newest",
     "backlog-drain-cold": f"pull 32 × {BODY_BYTES} B from a backlog's start, not in memory",
     "beside-queries": "2000 sends/s, synced, beside 100 askers of key queries",
+    "beside-queries-normal": "2000 sends/s, synced, beside 100 askers at the priority of everybody",
     "beside-drain": "2000 sends/s, synced, beside a reader of a cold log",
     "beside-siege": "2000 sends/s, synced, beside 10 000 idle peers, 500 slow readers, 500 half frames",
     "filters-raises": "pull 32 × 200 B through a filter, beside a filter that raises",

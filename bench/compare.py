@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from bench.cases import BODY_BYTES, FLUSHES, Case, Server
+from bench.cases import BODY_BYTES, FLUSHES, Case, Fresh, Server
 from bench.drivers import LoadTools, Measured, settle
 from bench.meter import Meter, anonymous_bytes
 from bench.place import facts
@@ -60,6 +60,7 @@ class Plan:
             "Redis": "Debian's, streams, appendonly with appendfsync always, redis-benchmark as its driver",
             "runs": f"median of {self.pairs} alternating pairs of {self.seconds} s each",
             "CPU": "the server's user and system time, per message; drivers share the cores",
+            "fresh": "another Hotfire with nothing in it: the same load on 16 queues, or with one group",
             "floor": "a C program that understands nothing and does the least a broker could do",
         }
 
@@ -85,15 +86,20 @@ class Bench:
         place = self.directory / case.name
         servers = {name: rivals[name] for name in case.rivals if name in rivals}
         try:
-            if "hotfire" in self.plan.servers:
-                with HotfireProcess(place, flush_disk_type=FLUSHES[case.flush]) as hotfire:
-                    self._warm("hotfire", hotfire, seconds=1)
-                    self._take_turns(case, {"hotfire": hotfire, **servers})
-            else:
+            with ExitStack() as stack:
+                if "hotfire" in self.plan.servers:
+                    servers = {"hotfire": self._ours(case, place / "hotfire", stack), **servers}
+                    if "fresh" in case.rivals:
+                        servers["fresh"] = Fresh(self._ours(case, place / "fresh", stack))
                 self._take_turns(case, servers)
         except WRONG as error:
             self._blame(case, "hotfire", error)
         shutil.rmtree(place, ignore_errors=True)
+
+    def _ours(self, case: Case, place: Path, stack: ExitStack) -> HotfireProcess:
+        server = stack.enter_context(HotfireProcess(place, flush_disk_type=FLUSHES[case.flush]))
+        self._warm("hotfire", server, seconds=1)
+        return server
 
     def _take_turns(self, case: Case, servers: dict[str, Server]) -> None:
         for name in list(servers):

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -131,12 +132,19 @@ class LoadTools:
         rate: int,
         window: int,
         body: int,
-        seconds: int,
+        seconds: float,
         first: int,
+        warm_s: float | None = None,
+        beside: subprocess.Popen[str] | None = None,
     ) -> Measured:
-        """One writer into queue 0; the percentiles are of the way from its sending into each group."""
+        """One writer into queue 0; the percentiles are of the way from its sending into each group, after
+        `warm_s` or a quarter of the time. If it is `beside` another process it ends with that, at the latest
+        after `seconds`."""
         shape = list(map(str, (groups, rate, window, body, seconds, first)))
-        return _sent(self._run("tailgen", broker, topic, shape, seconds=seconds, pattern=_SENT))
+        shape += [] if warm_s is None else [str(warm_s)]
+        return _sent(
+            self._run("tailgen", broker, topic, shape, seconds=seconds, pattern=_SENT, beside=beside)
+        )
 
     def pull(
         self,
@@ -147,13 +155,9 @@ class LoadTools:
         readers: int,
         batch: int,
         seconds: int,
-        is_aside: bool = False,
     ) -> Measured:
-        """`is_aside`: it gets the processor only when nobody else wants it, as if on a machine of its own."""
         shape = [str(queues), str(readers), str(batch), str(seconds)]
-        found = self._run(
-            "pullgen", broker, topic, shape, seconds=seconds, pattern=_PULLED, is_aside=is_aside
-        )
+        found = self._run("pullgen", broker, topic, shape, seconds=seconds, pattern=_PULLED)
         return Measured(float(found["rate"]), int(found["acked"]), int(found["refused"]))
 
     def transactions(
@@ -241,18 +245,25 @@ class LoadTools:
         topic: str,
         shape: list[str],
         *,
-        seconds: int,
+        seconds: float,
         pattern: re.Pattern[str],
-        is_aside: bool = False,
+        beside: subprocess.Popen[str] | None = None,
     ) -> re.Match[str]:
         host, _, port = broker.rpartition(":")
         command = [str(self._directory / tool), host, port, topic, *shape]
-        if is_aside:
-            command = ["chrt", "--idle", "0", *command]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + GRACE_S, check=False)
-        found = pattern.search(done.stdout)
-        if found is None or done.returncode not in (0, SOME_REFUSED):
-            raise RuntimeError(f"{' '.join(command)}: status {done.returncode}: {done.stdout}{done.stderr}")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                if beside is not None:
+                    with suppress(subprocess.TimeoutExpired):
+                        beside.wait(seconds)
+                    process.terminate()
+                output, errors = process.communicate(timeout=seconds + GRACE_S)
+            except BaseException:
+                process.kill()
+                raise
+        found = pattern.search(output)
+        if found is None or process.returncode not in (0, SOME_REFUSED):
+            raise RuntimeError(f"{' '.join(command)}: status {process.returncode}: {output}{errors}")
         return found
 
     def floor(self, directory: Path, *, sync: bool) -> Floor:

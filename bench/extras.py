@@ -26,10 +26,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from bench.beside import frame
 from bench.cases import BODY_BYTES, QUEUES, STORED_TIMEOUT_S, TITLES, Case, Server, check_stored
 from bench.compare import Bench, Plan, say
 from bench.drivers import LoadTools, Measured
+from bench.others import frame
 from bench.place import RESULTS, SCRATCH
 from bench.report import Piece, markdown
 from bench.sampling import profile

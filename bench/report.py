@@ -22,6 +22,7 @@ SERVERS = (
     "apache",
     "floor",
     "redis",
+    "fresh",
     "empty",
     "newest",
     "alone",

@@ -1,15 +1,19 @@
 // tailgen: one writer, and groups that wait at the tail of its queue with long polls; how late each message is.
-// usage: tailgen HOST PORT TOPIC GROUPS RATE WINDOW BODY SECONDS FIRST
+// usage: tailgen HOST PORT TOPIC GROUPS RATE WINDOW BODY SECONDS FIRST [WARM]
 // Queue 0 of TOPIC is written and read from offset FIRST on. RATE 0: as fast as WINDOW in flight are answered;
-// otherwise so many a second. The latency is from a message's sending to its arrival in a group, over the last
-// three quarters of the time. A gap or a repetition in a group's offsets counts as bad, and so does what had
+// otherwise so many a second. The latency is from a message's sending to its arrival in a group, over the time
+// after WARM seconds, a quarter of it unless told. SIGTERM is an early end, but not before WARM is over. A gap or a repetition in a group's offsets counts as bad, and so does what had
 // not arrived within GRACE_S of the end. With 0 GROUPS nobody reads, and the latency is that of the answers.
 #include "wire.h"
+#include <signal.h>
 
 enum { GROUPS_MAX = 64, WINDOW_MAX = 1024, BODY_MIN = 8, BODY_MAX = 1 << 20, GRACE_S = 5, BATCH = 32 };
 enum { RECORD_QUEUE_OFFSET = 20, RECORD_BODY_SIZE = 84, RECORD_BODY = 88 };
 static const char *topic;
 static uint64_t acked, refused, delivered, wrong, measured_from;
+static volatile sig_atomic_t told_to_end;
+
+static void end_early(int signal_number) { told_to_end = signal_number; }
 
 static void ask(peer *p, int group, long long offset) {
   char *frame = begin_frame(p, 0);
@@ -58,11 +62,12 @@ static long long read_records(const reply *r, char keep, long long expected) {
 }
 
 int main(int count, char **words) {
-  if (count < 10) { fprintf(stderr, "usage: tailgen HOST PORT TOPIC GROUPS RATE WINDOW BODY SECONDS FIRST\n"); return STATUS_USAGE; }
+  signal(SIGTERM, end_early);
+  if (count < 10) { fprintf(stderr, "usage: tailgen HOST PORT TOPIC GROUPS RATE WINDOW BODY SECONDS FIRST [WARM]\n"); return STATUS_USAGE; }
   topic = words[3];
   int groups = atoi(words[4]), window = atoi(words[6]), body_size = atoi(words[7]), port = atoi(words[2]);
-  double rate = atof(words[5]), seconds = atof(words[8]);
-  if (groups < 0 || groups > GROUPS_MAX || window < 1 || window > WINDOW_MAX || body_size < BODY_MIN || body_size > BODY_MAX || seconds <= 0) {
+  double rate = atof(words[5]), seconds = atof(words[8]), warm = count > 10 ? atof(words[10]) : seconds * .25;
+  if (groups < 0 || groups > GROUPS_MAX || window < 1 || window > WINDOW_MAX || body_size < BODY_MIN || body_size > BODY_MAX || warm < 0 || seconds <= warm) {
     fprintf(stderr, "tailgen: a count is out of its range\n");
     return STATUS_USAGE;
   }
@@ -76,10 +81,11 @@ int main(int count, char **words) {
   usleep(300000);  // the groups are waiting before the first message comes
   uint64_t began = now_ns(), until = began + (uint64_t)(seconds * 1e9), acked_before = 0, now = began, sent = 0;
   uint64_t stopped = 0;
-  measured_from = began + (uint64_t)(seconds * .25 * 1e9);
+  measured_from = began + (uint64_t)(warm * 1e9);
   int in_flight = 0, measuring = 0;
   while (now < until || ((in_flight || delivered < acked * (uint64_t)groups) && now < until + GRACE_S * NS_PER_S)) {
     if (!measuring && now >= measured_from) { measuring = 1; acked_before = acked; }
+    if (told_to_end && now > measured_from && now < until) until = now;
     if (!stopped && now >= until) stopped = acked;
     uint64_t due = rate > 0 ? (uint64_t)((double)(now - began) / 1e9 * rate) + 1 : UINT64_MAX;
     for (; now < until && in_flight < window && sent < due; sent++, in_flight++) write_one(&writer, body, (size_t)body_size);
@@ -115,7 +121,7 @@ int main(int count, char **words) {
     now = now_ns();
   }
   wrong += acked * (uint64_t)groups > delivered ? acked * (uint64_t)groups - delivered : 0;
-  print_result((double)((stopped ? stopped : acked) - acked_before) / (seconds * .75), acked, refused + wrong);
+  print_result((double)((stopped ? stopped : acked) - acked_before) / ((double)(until - measured_from) / 1e9), acked, refused + wrong);
   printf(" delivered=%llu\n", (unsigned long long)delivered);
   return refused || wrong ? STATUS_REFUSED : 0;
 }

@@ -47,6 +47,23 @@ def test_a_low_hard_limit_is_told_in_one_line(tmp_path: Path) -> None:
         assert words_of_it in line
 
 
+@pytest.mark.parametrize("command", ["up", "broker", "namesrv"])
+def test_a_limit_nothing_can_work_with_is_refused(tmp_path: Path, command: str) -> None:
+    """One line with the limit, what is needed and how to raise it; status 1, and nothing was begun."""
+    words = {"up": up(tmp_path), "broker": ["broker", "-c", broker_config(tmp_path)]}.get(command, [command])
+    script = f'ulimit -n 255; exec {executable()} "$@"'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *words],
+        capture_output=True, text=True, cwd=tmp_path, timeout=20, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hotfire {command}: limit of open files is 255")
+    for words_of_it in ("256 are needed", "ulimit -Hn 8192", "LimitNOFILE=8192"):
+        assert words_of_it in line
+    assert not list(tmp_path.glob("*/commitlog"))
+
+
 def test_name_servers_that_hang_do_not_hold_up_the_end(tmp_path: Path) -> None:
     """Six name servers that accept and never answer: SIGTERM ends the broker within 5 s all the same."""
     with ExitStack() as stack:

@@ -17,10 +17,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from hotfire.errors import Unreachable
+from hotfire.errors import ServiceNotAvailable, Unreachable
 from hotfire.model import retry_topic
 from hotfire.net.peer import Peer
 from hotfire.protocol.batch import BatchMessage, encode_batch
+from hotfire.protocol.codes import ResponseCode
 from hotfire.protocol.record import Record, iter_records, parse_properties
 from hotfire.protocol.requests import (
     ConsumerSendMsgBack,
@@ -38,7 +39,7 @@ DELAY_LEVEL, DELAY_MS = 1, 1000
 TIMEOUT_S = 20.0
 BATCH_SIZE = 4
 SEND_BACK_EVERY = 97
-KINDS = {"single": 12, "old": 3, "keyed": 3, "batch": 1, "delayed": 1}
+KINDS = {"single": 12, "old": 3, "keyed": 3, "batch": 1, "delayed": 1, "oneway": 1}
 """How often each is chosen; a batch counts as one."""
 
 
@@ -49,6 +50,10 @@ class Books:
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Each message by its unique id: the moment in milliseconds before which it may not be delivered."""
     messages_sent: set[str] = field(default_factory=set)
+    oneway: set[str] = field(default_factory=set)
+    """Sent once, without an answer: there once or not at all."""
+    oneway_passed: set[str] = field(default_factory=set)
+    """Of these, those behind which a send on the same connection was acknowledged: they are there."""
     unknown_copies: int = 0
     """Messages in sends whose reply never came: each of those may have left a copy."""
     kinds: Counter[str] = field(default_factory=Counter)
@@ -155,24 +160,42 @@ class Producer:
         self._rng = random.Random(loop.seed * 1000 + number)
         self._sequence = itertools.count()
         self._pending: tuple[str, list[str], SendMessage] | None = None
+        self._silent: list[str] = []
+        """Sent without an answer since the last acknowledgement on this connection."""
 
     async def run(self, peer: Peer) -> None:
         """Send until the connection breaks or all is over; what was under way is sent again by the next."""
         books = self._loop.books
+        self._silent = []
         while not self._loop.cluster.stopped:
             if self._pending is None:
                 self._pending = self._next()
             kind, ids, request = self._pending
             try:
+                if kind == "oneway":
+                    await self._send_silently(peer, ids, request)
+                    continue
                 await peer.ask(request, TIMEOUT_S)
+            except ServiceNotAvailable:
+                return  # it is stopping, and has not stored it
             except Unreachable:
                 books.unknown_copies += len(ids)
                 return
             books.kinds[kind] += 1
+            books.oneway_passed.update(self._silent)
+            self._silent = []
             due = request.born_timestamp + DELAY_MS if kind == "delayed" else 0
             books.acknowledged.update(dict.fromkeys(ids, due))
             self._pending = None
             await self._loop.progressed()
+
+    async def _send_silently(self, peer: Peer, ids: list[str], request: SendMessage) -> None:
+        """Never sent again, so it may not leave a second copy, whatever becomes of the first."""
+        self._pending = None
+        self._loop.books.oneway.update(ids)
+        await peer.invoke_oneway(request)
+        self._loop.books.kinds["oneway"] += 1
+        self._silent += ids
 
     def _next(self) -> tuple[str, list[str], SendMessage]:
         (kind,) = self._rng.choices(list(KINDS), list(KINDS.values()))
@@ -227,6 +250,8 @@ class Consumer:
             consumer_group=GROUP, topic=TOPIC, queue_id=queue_id, set_zero_if_not_found=True
         )
         reply = await self._peer.invoke(known, TIMEOUT_S)
+        if reply.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+            raise Unreachable(f"queue {queue_id}: the broker is stopping")
         offset = int((reply.fields or {}).get("offset", 0)) if reply.code == 0 else 0
         before = self._positions.get(queue_id, 0)
         assert offset <= before, f"queue {queue_id}: the broker says {offset}, only {before} were delivered"
@@ -261,6 +286,8 @@ class Consumer:
                 ),
                 TIMEOUT_S,
             )
+        except ServiceNotAvailable:
+            return
         except Unreachable:
             self._books.unknown_backs += 1
             raise

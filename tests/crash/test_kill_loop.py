@@ -4,7 +4,11 @@ import asyncio
 import random
 import shutil
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Literal
 
 import pytest
 
@@ -18,9 +22,11 @@ from tests.peers.remoting import create_topic
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(400)]
 
 SEED = 5151
-KILLS = 20
-ACKS_BETWEEN_KILLS = 5000
-START_CPU_SECONDS_MAX = 2.0
+End = Literal["SIGKILL", "SIGTERM"]
+ENDS: tuple[End, ...] = (*["SIGKILL"] * 7, "SIGTERM", *["SIGKILL"] * 7, "SIGTERM", *["SIGKILL"] * 6)
+"""Twenty kills, and between them an orderly end: what it leaves must be as good."""
+ACKS_BETWEEN_ENDS = 5000
+START_SECONDS_MAX = START_CPU_SECONDS_MAX = 2.0
 SETTINGS = ["messageDelayLevel=1s 2s", "flushConsumerOffsetInterval=50"]
 
 
@@ -31,19 +37,38 @@ def persisted(store: Path) -> dict[int, int]:
     return offsets[TOPIC, GROUP]
 
 
-async def kill_and_go_on(server: HotfireProcess, loop: KillLoop, kills: int, between: int) -> list[float]:
-    """What each start took of the processor."""
-    rng, starts = random.Random(SEED), []
+@dataclass(frozen=True)
+class Start:
+    """How long one took until the ready line, disk and all, and for how long of that its main thread had no
+    processor though it wanted one; and what it took of the processor."""
+
+    wall_s: float
+    queued_s: float
+    cpu_s: float
+
+    @property
+    def own_s(self) -> float:
+        return self.wall_s - self.queued_s
+
+
+async def end_and_go_on(
+    server: HotfireProcess, loop: KillLoop, ends: Sequence[End], between: int
+) -> list[Start]:
+    rng, starts = random.Random(SEED), list[Start]()
     books = loop.books
     async with loop.running():
         loop.cluster.is_up(server.broker)
-        for _ in range(kills):
+        for end in ends:
             await loop.acknowledged(len(books.acknowledged) + between + rng.randrange(200))
             loop.cluster.goes_down()
-            await asyncio.to_thread(server.kill9)
+            if end == "SIGTERM":
+                assert await asyncio.to_thread(server.terminate) == 0
+                assert not (server.store / "abort").exists()
+            else:
+                await asyncio.to_thread(server.kill9)
             books.persisted = await asyncio.to_thread(persisted, server.store)
             await asyncio.to_thread(server.restart)
-            starts.append(server.ready_cpu_seconds)
+            starts.append(Start(server.ready_seconds, server.ready_queued_seconds, server.ready_cpu_seconds))
             loop.cluster.is_up(server.broker)
         await loop.acknowledged(len(books.acknowledged) + 500)
     return starts
@@ -68,6 +93,8 @@ def check_copies(books: Books, queues: list[list[Record]], retried: list[Record]
     copies = Counter(unique_id(record) for records in queues for record in records)
     assert not books.acknowledged.keys() - copies.keys(), "acknowledged and missing"
     assert copies.keys() <= books.messages_sent, "messages nobody sent"
+    assert not books.oneway_passed - copies.keys(), "sent before what was acknowledged, and missing"
+    assert max(copies[id_] for id_ in books.oneway) == 1, "sent once and there twice"
     twice = copies.total() - len(copies)
     assert twice <= books.unknown_copies, f"{twice} stored twice, {books.unknown_copies} of unknown outcome"
     again = Counter(unique_id(record) for record in retried)
@@ -105,36 +132,44 @@ def check_deliveries(books: Books, queues: list[list[Record]]) -> int:
     return twice
 
 
-def run_loop(directory: Path, kills: int, between: int) -> str:
+def run_loop(directory: Path, ends: Sequence[End], between: int) -> str:
     server = HotfireProcess(directory, arguments=[part for text in SETTINGS for part in ("--set", text)])
     loop = KillLoop(SEED)
     books = loop.books
     with server:
         create_topic(server.broker, TOPIC, QUEUES)
-        starts = asyncio.run(kill_and_go_on(server, loop, kills, between))
+        starts = asyncio.run(end_and_go_on(server, loop, ends, between))
         queues, retried = asyncio.run(all_there(server, books))
         copied = check_copies(books, queues, retried)
         check_order(books, queues)
         again = check_deliveries(books, queues)
-        assert max(starts) < START_CPU_SECONDS_MAX, starts
+        assert max(start.cpu_s for start in starts) < START_CPU_SECONDS_MAX, starts
+        assert median(start.own_s for start in starts) <= START_SECONDS_MAX, starts
         assert set(books.kinds) == set(KINDS)
         assert books.sent_back, "nothing was sent back"
         assert server.terminate() == 0
     shutil.rmtree(server.store)
     return (
-        f"{kills} kills, {len(books.acknowledged)} acknowledged, 0 missing; {copied} stored twice of "
+        f"{ends.count('SIGKILL')} kills, {ends.count('SIGTERM')} stops, "
+        f"{len(books.acknowledged)} acknowledged, 0 missing; {copied} stored twice of "
         f"{books.unknown_copies} unknown; {len(books.delivered)} delivered, {again} again of "
         f"{books.uncovered} uncovered; {len(books.sent_back)} sent back; "
-        f"starts at most {max(starts):.2f} s CPU"
+        f"{len(books.oneway)} oneway, {len(books.oneway_passed)} of them surely there; "
+        f"starts {median(start.wall_s for start in starts):.2f} s (median, "
+        f"{median(start.queued_s for start in starts):.2f} s of it without a processor, "
+        f"{max(start.wall_s for start in starts):.2f} s at most), "
+        f"{max(start.cpu_s for start in starts):.2f} s CPU at most"
     )
 
 
 def test_twenty_kills_of_everything_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Five thousand acknowledgements of every kind between kills: nothing acknowledged is missing.
+    """Five thousand acknowledgements of every kind between kills, twice an orderly end among them: nothing
+    acknowledged is missing, nor a oneway send that was followed by an acknowledged one.
 
     Stored twice is only what was of unknown outcome, delivered twice only what no persisted offset covered,
-    each queue keeps its producers' order, and a delayed message never comes early.
+    each queue keeps its producers' order, and a delayed message never comes early. A start takes no more than
+    two seconds by the clock, half of them at least: a disk that others use may hold up one.
     """
-    said = run_loop(tmp_path, KILLS, ACKS_BETWEEN_KILLS)
+    said = run_loop(tmp_path, ENDS, ACKS_BETWEEN_ENDS)
     with capsys.disabled():
         print(f"\nkill loop: {said}")  # noqa: T201  # the figures are the result

@@ -17,14 +17,27 @@ from tests.interop import adminstory, differential
 from tests.interop.clients import APACHE_SETTINGS, HOTFIRE_ARGUMENTS, Server
 from tests.interop.compare import Answer
 from tests.interop.proxy import RecordingProxy
-from tests.interop.rowrun import rows_of, run_rows, table
+from tests.interop.rowrun import rows_of, run_rows
 from tests.interop.transcripts import Naming, situations
 from tests.peers import remoting
 from tests.peers.hotfire import HotfireProcess
 from tests.peers.process import poll_until
 
 Peer = Literal["apache", "hotfire"]
-CLIENTS = ("java498", "java550")
+CLIENTS = ("java498", "java550", "java498json", "java550binary", "go")
+OUR_CLIENTS_OWN = "is about our own client, which test_conversations holds against Java's"
+NOT_COMPARED = {
+    "retry-cut": "kills the broker while messages fail: what was under way is cut at no fixed place",
+    "order-restarts": "kills the broker twice: what was under way is cut at no fixed place",
+    "queues-change": "starts and stops a second broker, to which the proxy of the first does not lead",
+    "offset-file": "waits for a file of the broker at hand, which the servers compared here are not",
+    "mixed-java-dies": OUR_CLIENTS_OWN,
+    "mixed-python-dies": OUR_CLIENTS_OWN,
+    "request-java": OUR_CLIENTS_OWN,
+    "reply-java": OUR_CLIENTS_OWN,
+    "trace-java": OUR_CLIENTS_OWN,
+}
+"""Rows of no client, each with its reason; the others are compared for each of `CLIENTS` that runs them."""
 REGISTERED_TIMEOUT_S = 60.0
 
 
@@ -44,8 +57,7 @@ Pair = tuple[Told, Told]
 
 
 def compared_rows(client: str) -> list[str]:
-    """All but those that kill the broker or read its files: a kill cuts the record at no fixed place."""
-    return [name for name in rows_of(client) if not table()[0][name].at_hand]
+    return [name for name in rows_of(client) if name not in NOT_COMPARED]
 
 
 @contextmanager

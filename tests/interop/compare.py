@@ -220,6 +220,11 @@ class Volatile:
         whole = steps[0] == "*" or (self.path == "body/*" and self.how != "lacks")
         if whole or any("*" in step and step != "*" for step in steps):
             raise ValueError(f"{self.path}: * stands for one whole step, and never for all there is")
+        of_an_answer = not self.where.startswith("to ") and self.path.startswith("fields/")
+        if of_an_answer and self.how == "differs" and self.sometimes and self.case is None:
+            raise ValueError(
+                f"{self.path}: a moment of rows; name them, or it forgives the catalogue as well"
+            )
         if self.how != "is" and self.path in ("code", "remark", "body", "fields"):
             raise ValueError(f'{self.path} decides what an answer is: say with how = "is" what each side has')
 

@@ -150,6 +150,7 @@ def test_an_entry_nothing_needs_is_reported() -> None:
         {"code": ()},
         {"reason": "because"},
         {"how": "anyhow"},
+        {"how": "differs", "sometimes": True},
     ],
 )
 def test_an_entry_that_swallows_too_much_is_refused(entry: dict[str, object]) -> None:
@@ -217,6 +218,9 @@ def test_a_situation_only_one_run_came_to_is_reported(tmp_path: Path) -> None:
     assert beyond_moments(found, read_moments(entries))
     entries.write_text(f'moment = [{{where = "broker", code = 11, row = "pull", reason = "{REASON}"}}]')
     assert not beyond_moments(found, read_moments(entries))
+    entries.write_text(f'moment = [{{where = "broker", code = 11, client = "go", reason = "{REASON}"}}]')
+    assert not beyond_moments(found, read_moments(entries, client="go"))
+    assert beyond_moments(found, read_moments(entries, client="java550"))
 
 
 def test_pulls_that_got_nothing_are_told_apart_by_why(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from hotfire.protocol.requests import REQUESTS
 from tests.interop import differential
-from tests.interop.both import CLIENTS, Pair, Told, compared_rows
+from tests.interop.both import CLIENTS, NOT_COMPARED, Pair, Told, compared_rows
 from tests.interop.compare import (
     Difference,
     Refusal,
@@ -24,6 +24,7 @@ from tests.interop.compare import (
     unforgiven,
     unused,
 )
+from tests.interop.rowrun import table
 from tests.interop.transcripts import beyond_moments, read_moments, rows_in, shown_again
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
@@ -43,7 +44,7 @@ def _catalogue_left(theirs: Told, ours: Told) -> list[Difference]:
 
 def _rows_left(theirs: Told, ours: Told, client: str) -> list[Difference]:
     found = differences(theirs.rows[client], ours.rows[client])
-    return beyond_moments(unforgiven(found, read_volatile()), read_moments())
+    return beyond_moments(unforgiven(found, read_volatile()), read_moments(client=client))
 
 
 def test_every_request_of_the_catalogue_is_answered_as_apache_answers(
@@ -92,6 +93,16 @@ def _use(allowed: Sequence[Volatile], refusals: Sequence[Refusal], theirs: Told,
     unforgiven(differences(theirs.catalogue, ours.catalogue), allowed, refusals)
     for client in CLIENTS:
         unforgiven(differences(theirs.rows[client], ours.rows[client]), allowed)
+
+
+def test_a_row_that_is_not_compared_says_why() -> None:
+    """Every row is compared with some client or has its reason, and those that need the broker at hand have
+    one."""
+    rows = table()[0]
+    compared = {row for client in CLIENTS for row in compared_rows(client)}
+    assert not compared & NOT_COMPARED.keys()
+    assert compared | NOT_COMPARED.keys() == rows.keys()
+    assert not [row for row in compared if rows[row].at_hand]
 
 
 def test_the_catalogue_asks_for_every_request_declared() -> None:

@@ -157,13 +157,14 @@ def _told(values: set[Leaf]) -> Leaf:
 
 @dataclass
 class Moment:
-    """A situation that a run may or may not come to."""
+    """A situation that a run may or may not come to, of one client only if it is named."""
 
     where: str
     code: int
     reply: int | None
     reason: str
     row: str | None = None
+    client: str | None = None
     used: int = 0
 
     def covers(self, one: Difference) -> bool:
@@ -174,8 +175,11 @@ class Moment:
         return self.reply is None or f"{one.case} ".partition(" with ")[2].startswith(f"{self.reply} ")
 
 
-def read_moments(path: Path = VOLATILE) -> list[Moment]:
-    return [Moment(**{"reply": None, **entry}) for entry in tomllib.loads(path.read_text()).get("moment", [])]
+def read_moments(path: Path = VOLATILE, *, client: str | None = None) -> list[Moment]:
+    """Those of a client, or all."""
+    entries = tomllib.loads(path.read_text()).get("moment", [])
+    moments = [Moment(**{"reply": None, **entry}) for entry in entries]
+    return [moment for moment in moments if client is None or moment.client in (None, client)]
 
 
 def beyond_moments(found: Iterable[Difference], moments: Sequence[Moment]) -> list[Difference]:

@@ -16,7 +16,7 @@ from typing import Self
 from tests.peers import noon, remoting
 from tests.peers.apache import OTHER_NAME, OTHER_SETTINGS, FlushDiskType
 from tests.peers.jars import ROOT
-from tests.peers.process import LineProcess
+from tests.peers.process import LineProcess, queued_seconds
 
 READY_TIMEOUT_S = 30.0
 TERMINATE_TIMEOUT_S = 10.0
@@ -38,7 +38,7 @@ class HotfireProcess:
         self.directory = directory
         self.namesrv = "127.0.0.1:0"
         self.broker = "127.0.0.1:0"
-        self.ready_seconds = self.ready_cpu_seconds = 0.0
+        self.ready_seconds = self.ready_cpu_seconds = self.ready_queued_seconds = 0.0
         flush = [] if flush_disk_type is None else ["--flush", flush_disk_type]
         self._arguments = [*flush, *arguments]
         self._process: LineProcess | None = None
@@ -75,6 +75,7 @@ class HotfireProcess:
             raise
         self.ready_seconds = time.monotonic() - self._process.started_at
         self.ready_cpu_seconds = cpu_seconds(self._process.pid)
+        self.ready_queued_seconds = queued_seconds(self._process.pid)
         told = dict(word.split("=", 1) for word in line.removeprefix(_READY).split())
         self.namesrv, self.broker = told["namesrv"], told["broker"]
         return self

@@ -159,3 +159,9 @@ def poll_until(question: Callable[[], T | None], *, what: str, timeout_s: float)
         if time.monotonic() > deadline:
             raise ProcessFailed(f"no {what} within {timeout_s} s; last answer: {last}")
         time.sleep(POLL_INTERVAL_S)
+
+
+def queued_seconds(*pids: int) -> float:
+    """How long the main threads of these processes were ready to run and others had the processor instead:
+    time that passed because of this machine's other work, not because of theirs."""
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9

@@ -1,8 +1,10 @@
 """Brokers as child processes of `hotfire up`: started, kept alive, stopped together.
 
-A child that dies is started again at once, and one line says so. One that dies again and again soon after its
-start is given more and more time in between. Its log lines pass through us, with its name in front; the last
-of them is the hint when it dies. A child ends by itself when we are gone, because its standard input closes.
+A child that dies is started again at once, and one line says so; one that serves and dies again and again,
+half a second later, so that it is always back within two. One that cannot even start is given more and more
+time in between: what hinders it needs a person. Its log lines pass through us, with its name in front; the
+last of them is the hint when it dies. A child ends by itself when we are gone, because its standard input
+closes.
 
 Knows processes and lines, nothing of what a broker does.
 """
@@ -26,6 +28,8 @@ STEADY_S = 10.0
 """Who lived this long had started well: its death is the first of a row."""
 PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Before a child is started again, by how many deaths in a row it has had."""
+SERVED_PAUSE_S_MAX = 0.5
+"""Before one is that had been ready: people wait for it."""
 STOP_TIMEOUT_S = 8.0
 KILLED_WAIT_S = 2.0
 LINE_BYTES_MAX = 64 << 10
@@ -34,12 +38,15 @@ Command = Callable[[str | None], Sequence[str]]
 """The command line of a child, given the address it had before."""
 
 
-def pause_s(deaths: int) -> float:
+def pause_s(deaths: int, *, had_served: bool) -> float:
     """
-    >>> [pause_s(deaths) for deaths in (1, 2, 3, 99)]
+    >>> [pause_s(deaths, had_served=False) for deaths in (1, 2, 3, 99)]
     [0.0, 1.0, 2.0, 30.0]
+    >>> [pause_s(deaths, had_served=True) for deaths in (1, 2, 3, 99)]
+    [0.0, 0.5, 0.5, 0.5]
     """
-    return PAUSES_S[min(deaths, len(PAUSES_S)) - 1]
+    pause = PAUSES_S[min(deaths, len(PAUSES_S)) - 1]
+    return min(pause, SERVED_PAUSE_S_MAX) if had_served else pause
 
 
 def ending(status: int) -> str:
@@ -68,8 +75,8 @@ class Child:
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def run_once(self) -> tuple[int, float]:
-        """Start it and wait for its end: its status, and how long it had been ready."""
+    async def run_once(self) -> tuple[int, float | None]:
+        """Start it and wait for its end: its status, and how long it had been ready, if ever."""
         loop = asyncio.get_running_loop()
         self.last_line = ""
         process = self.process = await asyncio.create_subprocess_exec(
@@ -94,7 +101,7 @@ class Child:
         await asyncio.gather(_lines(process.stdout, heard), _lines(process.stderr, self._pass_on))
         status = await process.wait()
         self.ready.clear()
-        return status, loop.time() - ready_at[0] if ready_at else 0.0
+        return status, loop.time() - ready_at[0] if ready_at else None
 
     def _pass_on(self, line: str) -> None:
         self.last_line = line
@@ -148,8 +155,9 @@ class Children:
             has_been_ready = has_been_ready or child.address is not None
             if not has_been_ready:
                 raise ConfigError(f"{child.name} could not start: it {ending(status)}; {child.hint}")
-            child.deaths = 1 if steady_s >= STEADY_S else child.deaths + 1
-            pause = pause_s(child.deaths)
+            had_served = steady_s is not None
+            child.deaths = 1 if (steady_s or 0.0) >= STEADY_S else child.deaths + 1
+            pause = pause_s(child.deaths, had_served=had_served)
             when = f"in {pause:g} s" if pause else "at once"
             log.warning(
                 "%s %s; starting it again %s (deaths in a row: %d); %s",

@@ -20,6 +20,9 @@ from hotfire.settings import Config, bare_lines, from_properties, load_propertie
 log = logging.getLogger("hotfire")
 
 DESCRIPTORS_ENOUGH = 8192
+DESCRIPTORS_LEAST = 256
+"""A broker without queues or clients has about thirty files and sockets open. With fewer than this a topic or
+two and their clients would use the rest up, and a send would fail for what the start could have told."""
 SWITCH_INTERVAL_S = 0.0005
 """How long another thread may keep the interpreter while the loop wants it: a tenth of what is usual."""
 
@@ -75,7 +78,10 @@ def set_up_logs() -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Queues and connections each take a descriptor; the soft limit of 1024 is for other programs."""
+    """Queues and connections each take a descriptor; the soft limit of 1024 is for other programs.
+
+    With what no broker could live on nothing is started: it would take messages and then fail.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     if soft < wanted:
@@ -84,6 +90,13 @@ def raise_descriptor_limit() -> None:
             soft = wanted
         except (OSError, ValueError) as error:  # a system's own ceiling; what we have must do
             log.info("limit of open files stays at %d: %s", soft, error)
+    if soft < DESCRIPTORS_LEAST:
+        raise ConfigError(
+            f"limit of open files is {soft}, and every connection and file takes one: "
+            f"{DESCRIPTORS_LEAST} are needed at the least, {DESCRIPTORS_ENOUGH} or more to serve many; "
+            f"raise the hard limit "
+            f"(ulimit -Hn {DESCRIPTORS_ENOUGH}, LimitNOFILE={DESCRIPTORS_ENOUGH} of a systemd unit)"
+        )
     if soft < DESCRIPTORS_ENOUGH:
         log.warning(
             "limit of open files is %d, and every connection and file takes one: raise the hard limit to "

@@ -23,6 +23,8 @@ log = logging.getLogger("hotfire.namesrv")
 
 KV_PRINT_FIRST_MS = 60_000
 KV_PRINT_INTERVAL_MS = 600_000
+PRINTED_MAX = 1000
+"""Lines of brokers and of keys each: whoever registers ten thousand is not to fill the log with them."""
 
 
 class NameServer(CommandHeart):
@@ -54,7 +56,7 @@ class NameServer(CommandHeart):
             self._scan(now_ms)
         if now_ms >= self._print_at_ms:
             self._print_at_ms = now_ms + KV_PRINT_INTERVAL_MS
-            self._print_tables()
+            self._print_tables(now_ms)
 
     def clock_moved(self, by_ms: int) -> None:
         self._scan_at_ms += by_ms
@@ -99,16 +101,29 @@ class NameServer(CommandHeart):
             _log_gone(live, f"silent for more than {live.timeout_ms} ms")
             live.connection.close()
 
-    def _print_tables(self) -> None:
-        info = self.state.routes.cluster_info()
+    def _print_tables(self, now_ms: int) -> None:
+        routes = self.state.routes
+        clusters = routes.cluster_info().clusters
+        brokers = routes.live_brokers()
+        topics = routes.topic_counts()
         log.info(
-            "topics=%d brokers=%d clusters=%d",
-            len(self.state.routes.topics()), len(info.brokers), len(info.clusters),
+            "topics=%d brokers=%d clusters=%d live=%d",
+            len(routes.topics()), len(topics), len(clusters), len(brokers),
         )  # fmt: skip
+        for live in brokers[:PRINTED_MAX]:
+            broker = live.broker
+            log.info(
+                "broker=%.255s id=%d cluster=%.255s address=%.255s ha=%.255s heard_s_ago=%.1f topics=%d",
+                broker.name, broker.id, broker.cluster, broker.address, live.ha_address,
+                (now_ms - live.updated_ms) / 1e3, topics.get(broker.name, 0),
+            )  # fmt: skip
         items = self.state.kv.items()
         log.info("kv_items=%d", len(items))
-        for namespace, key, value in items:
-            log.info("kv namespace=%s key=%s value=%s", namespace, key, value)
+        for namespace, key, value in items[:PRINTED_MAX]:
+            log.info("kv namespace=%.255s key=%.255s value=%.4000s", namespace, key, value)
+        for what, count in (("brokers", len(brokers)), ("kv_items", len(items))):
+            if count > PRINTED_MAX:
+                log.info("%s_not_printed=%d", what, count - PRINTED_MAX)
 
 
 def _log_gone(live: LiveBroker, why: str) -> None:

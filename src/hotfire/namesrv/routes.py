@@ -348,6 +348,18 @@ class RouteTable:
         clusters = {cluster: tuple(sorted(names)) for cluster, names in sorted(self._clusters.items())}
         return ClusterInfo(brokers, clusters)
 
+    def live_brokers(self) -> list[LiveBroker]:
+        """Those that speak to us, in the order of their names."""
+        return sorted(self._live.values(), key=lambda live: live.broker)
+
+    def topic_counts(self) -> dict[str, int]:
+        """How many topics each broker name has; one without topics is there too."""
+        counts = dict.fromkeys(self._groups, 0)
+        for by_broker in self._topics.values():
+            for name in by_broker:
+                counts[name] = counts.get(name, 0) + 1
+        return counts
+
     def members(self, broker_name: str) -> dict[int, str]:
         """Addresses by id behind a broker name."""
         group = self._groups.get(broker_name)

@@ -52,7 +52,7 @@ class Answering:
             thread.start()
 
     def _talk(self, peer: socket.socket) -> None:
-        with peer, peer.makefile("rb") as stream, suppress(ConnectionError):  # it ends before all is read
+        with suppress(ConnectionError), peer, peer.makefile("rb") as stream:  # a peer may end at any time
             while len(prefix := stream.read(8)) == 8:
                 size, header_size = struct.unpack(">ii", prefix)
                 header: dict[str, Any] = json.loads(stream.read(header_size))
