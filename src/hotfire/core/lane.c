@@ -445,8 +445,9 @@ static int serve_pull(hf_lane *l, hf_frame *f, PyObject *pulls) {
         if (!hf_record_sound(p, &pieces[i], q.topic, (int32_t)q.queue_id, l->journal->summed_from)) return NEXT_HANDLER; /* which tells the harmed from the rest */
     l->ready_size += (size_t)(p - at);
     l->pulls++;
+    int is_known = q.commit <= queue->max; /* else it is of messages that this log has lost */
     PyObject *pull = Py_BuildValue("(OLLLiL)", PyTuple_GET_ITEM(grant, 3), (long long)q.queue_id,
-                                   (long long)(q.sys_flag & PULL_COMMIT ? q.commit : -1), (long long)chosen.next,
+                                   (long long)(q.sys_flag & PULL_COMMIT && is_known ? q.commit : -1), (long long)chosen.next,
                                    chosen.count, (long long)chosen.bytes);
     if (!pull || PyList_Append(pulls, pull)) { Py_XDECREF(pull); return NEXT_ERROR; }
     Py_DECREF(pull);

@@ -223,12 +223,13 @@ def test_short_polling_is_a_setting(make: Make) -> None:
 
 def test_offset_is_committed_when_the_pull_begins_to_wait(heart: Harness) -> None:
     """The commit a pull carries counts at once, and once: its second run does not repeat it."""
-    waiting = park(heart, flag=HOLD | COMMIT, commit_offset=7)
-    assert heart.broker.offsets.get("T", "CG", 0) == 7
-    heart.broker.offsets.commit("T", "CG", 0, 9)
+    heart.send()
+    waiting = park(heart, flag=HOLD | COMMIT, offset=1, commit_offset=1)
+    assert heart.broker.offsets.get("T", "CG", 0) == 1
+    heart.broker.offsets.commit("T", "CG", 0, 0)
     heart.send()
     assert codes(waiting.take()) == [FOUND]
-    assert heart.broker.offsets.get("T", "CG", 0) == 9
+    assert heart.broker.offsets.get("T", "CG", 0) == 0
 
 
 def test_topic_closed_meanwhile_still_answers(heart: Harness) -> None:

@@ -58,7 +58,7 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     wanted = wanted_by(broker, request, call.now_ms)
     # who is behind the end has read what this log has lost; its places may be taken anew before that is told
     queue = broker.store.find_queue(topic.name, request.queue_id)
-    is_known = queue is None or request.commit_offset <= queue.max
+    is_known = request.commit_offset <= (0 if queue is None else queue.max)
     if request.sys_flag & COMMIT_OFFSET and is_known:
         broker.offsets.carry(topic.name, group.name, request.queue_id, request.commit_offset)
     may_be_granted = wanted.sieve is None or wanted.is_agreed
