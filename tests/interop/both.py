@@ -36,6 +36,9 @@ NOT_COMPARED = {
     "request-java": OUR_CLIENTS_OWN,
     "reply-java": OUR_CLIENTS_OWN,
     "trace-java": OUR_CLIENTS_OWN,
+    "trace-python": OUR_CLIENTS_OWN,
+    "asked-java": OUR_CLIENTS_OWN,
+    "asked-by-java": OUR_CLIENTS_OWN,
 }
 """Rows of no client, each with its reason; the others are compared for each of `CLIENTS` that runs them."""
 REGISTERED_TIMEOUT_S = 60.0

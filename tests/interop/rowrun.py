@@ -145,7 +145,12 @@ CLIENTS: dict[str, Callable[[Path], list[str]]] = {
     "java550any": lambda directory: java_command("5.5.0", "JSON", directory, flags=["-Dtls.enable=true"]),
     "java498tls": lambda directory: java_command("4.9.8", "ROCKETMQ", directory, flags=TLS_CHECKED),
     "java550tls": lambda directory: java_command("5.5.0", "JSON", directory, flags=TLS_CHECKED),
-    "go": lambda directory: [str(goclient.program())],
+    # The offsets it broadcasts by are its own, and not those of a run before.
+    "go": lambda directory: [
+        "env",
+        f"rocketmq.client.localOffsetStoreDir={directory / 'offsets'}",
+        str(goclient.program()),
+    ],
 }
 
 

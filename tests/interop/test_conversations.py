@@ -71,13 +71,23 @@ def test_the_same_requests_with_the_same_fields(told: Both, tell: Callable[[], B
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_the_same_order_of_first_use(told: Both, story: str) -> None:
-    """From the start to the last pull both come to each kind of request in the same order."""
-    theirs, ours = (
-        [code for code in told[label].first_uses(story) if code not in AT_THE_END] for label in (JAVA, OURS)
-    )
-    common = set(theirs) & set(ours)
-    assert [code for code in ours if code in common] == [code for code in theirs if code in common]
+def test_the_same_order_of_first_use(told: Both, tell: Callable[[], Both], story: str) -> None:
+    """From the start to the last pull both come to each kind of request in the same order; where timers of
+    Java's may come between, in one that Java comes to when all is told again."""
+    ours, theirs = _first_uses(told, story)
+    if ours != theirs:
+        ours, theirs = _first_uses(tell(), story)
+    assert ours == theirs
+
+
+def _first_uses(told: Both, story: str) -> tuple[list[int], list[int]]:
+    """Of the kinds of requests that both came to."""
+    uses = [
+        [code for code in told[label].first_uses(story) if code not in AT_THE_END] for label in (OURS, JAVA)
+    ]
+    common = set(uses[0]) & set(uses[1])
+    ours, theirs = ([code for code in one if code in common] for one in uses)
+    return ours, theirs
 
 
 @pytest.mark.parametrize("story", STORIES)

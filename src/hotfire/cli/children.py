@@ -72,6 +72,8 @@ class Child:
     """Where it serves; the same after every restart, so that clients find it again."""
     last_line: str = ""
     deaths: int = 0
+    failures: int = 0
+    """Starts in a row that came to nothing."""
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -156,8 +158,10 @@ class Children:
             if not has_been_ready:
                 raise ConfigError(f"{child.name} could not start: it {ending(status)}; {child.hint}")
             had_served = steady_s is not None
-            child.deaths = 1 if (steady_s or 0.0) >= STEADY_S else child.deaths + 1
-            pause = pause_s(child.deaths, had_served=had_served)
+            is_steady = (steady_s or 0.0) >= STEADY_S
+            child.deaths = 1 if is_steady else child.deaths + 1
+            child.failures = 0 if had_served else child.failures + 1
+            pause = pause_s(child.deaths if had_served else child.failures + 1, had_served=had_served)
             when = f"in {pause:g} s" if pause else "at once"
             log.warning(
                 "%s %s; starting it again %s (deaths in a row: %d); %s",

@@ -80,7 +80,7 @@ def set_up_logs() -> None:
 def raise_descriptor_limit() -> None:
     """Queues and connections each take a descriptor; the soft limit of 1024 is for other programs.
 
-    With what no broker could live on nothing is started: it would take messages and then fail.
+    With what no broker could live on nothing is started, brokers or not: it would serve and then fail.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20

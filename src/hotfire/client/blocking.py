@@ -112,14 +112,12 @@ class Producer(Face["producer.Producer"]):
         `on_done` is called with it once, on the client's own thread: it must not wait there. What was wrong
         before anything was sent is raised at once.
         """
-        future = self._bridge.begin(
+        return self._bridge.begin(
             lambda: self._inner.send_soon(
                 message, queue=queue, selector=selector, arg=arg, timeout_s=timeout_s
-            )
+            ),
+            on_done,
         )
-        if on_done is not None:
-            future.add_done_callback(on_done)
-        return future
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         self._bridge.run(self._inner.send_oneway(message, queue=queue))

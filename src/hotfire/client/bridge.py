@@ -73,13 +73,16 @@ class Bridge:
             raise
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def begin(self, start: Callable[[], asyncio.Future[T]]) -> Future[T]:
+    def begin(
+        self, start: Callable[[], asyncio.Future[T]], on_done: Callable[[Future[T]], object] | None = None
+    ) -> Future[T]:
         """Have `start` begin something on the loop: what it raises is raised here, and what it began has the
-        outcome. To cancel that is to cancel what began."""
+        outcome. To cancel that is to cancel what began. `on_done` is called on the loop's thread, or by who
+        cancels."""
         self._check_caller()
         begun: Future[None] = Future()
         outcome: Future[T] = Future()
-        self._loop.call_soon_threadsafe(self._start, start, begun, outcome)
+        self._loop.call_soon_threadsafe(self._start, start, begun, outcome, on_done)
         try:
             begun.result()
         except BaseException:
@@ -87,7 +90,13 @@ class Bridge:
             raise
         return outcome
 
-    def _start(self, start: Callable[[], asyncio.Future[T]], begun: Future[None], outcome: Future[T]) -> None:
+    def _start(
+        self,
+        start: Callable[[], asyncio.Future[T]],
+        begun: Future[None],
+        outcome: Future[T],
+        on_done: Callable[[Future[T]], object] | None,
+    ) -> None:
         if outcome.cancelled():
             return
         try:
@@ -101,6 +110,8 @@ class Bridge:
                 self.soon(work.cancel)
 
         outcome.add_done_callback(given_up)
+        if on_done is not None:  # before it can end: who adds it later may have to call it himself
+            outcome.add_done_callback(on_done)
         work.add_done_callback(partial(_hand_over, outcome))
         begun.set_result(None)
 

@@ -324,12 +324,12 @@ PyObject *hf_lane_deliver(hf_lane *l, PyObject *args) {
         else next = deliver_one(l, &d, physical, size, &topic);
         if (next != NEXT_DONE) break;
         at++;
-        if (!count_topic(counts, topic, &last, &count)) next = NEXT_ERROR;
+        if (!count_topic(counts, topic, &last, &count)) { next = NEXT_ERROR; break; }
         last = (hf_slice){name, (uint32_t)(put_bytes(name, topic.p, topic.size) - name)}; /* the record is read over */
     }
-    if (!end_counts(counts, last, count)) next = NEXT_ERROR;
     if (next == NEXT_ERROR && at == begun) { Py_DECREF(counts); return NULL; }
-    if (next == NEXT_ERROR) PyErr_Clear(); /* what was copied has to be known, or it is copied again; what failed fails again */
+    PyErr_Clear(); /* what was copied has to be known, or it is copied again; what failed fails again */
+    if (!end_counts(counts, last, count)) PyErr_Clear(); /* of counts, which are for people, one may be short then */
     return Py_BuildValue("(nN)", at, counts);
 }
 

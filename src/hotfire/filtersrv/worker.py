@@ -44,7 +44,12 @@ def end_with(parent_pid: int) -> bool:
     """
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)):
         sys.stderr.write("the kernel refuses PR_SET_PDEATHSIG: a killed filter server may leave filters\n")
-    return os.getppid() == parent_pid
+    if os.getppid() == parent_pid:
+        return True
+    sys.stderr.write(
+        f"the filter server {parent_pid} that wanted this filter is gone, or did not start it itself\n"
+    )
+    return False
 
 
 def load(place: str) -> Filter:
