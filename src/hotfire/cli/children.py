@@ -1,10 +1,9 @@
 """Brokers as child processes of `hotfire up`: started, kept alive, stopped together.
 
 A child that dies is started again at once, and one line says so; one that serves and dies again and again,
-half a second later, so that it is always back within two. One that cannot even start is given more and more
-time in between: what hinders it needs a person. Its log lines pass through us, with its name in front; the
-last of them is the hint when it dies. A child ends by itself when we are gone, because its standard input
-closes.
+half a second later. One that cannot even start is given more and more time in between: what hinders it needs
+a person. Its log lines pass through us, with its name in front; the last of them is the hint when it dies. A
+child ends by itself when we are gone, because its standard input closes.
 
 Knows processes and lines, nothing of what a broker does.
 """

@@ -56,10 +56,7 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     group, topic = check_pull(broker, call)
     request = call.request
     wanted = wanted_by(broker, request, call.now_ms)
-    # who is behind the end has read what this log has lost; its places may be taken anew before that is told
-    queue = broker.store.find_queue(topic.name, request.queue_id)
-    is_known = request.commit_offset <= (0 if queue is None else queue.max)
-    if request.sys_flag & COMMIT_OFFSET and is_known:
+    if request.sys_flag & COMMIT_OFFSET and _is_within(broker, topic.name, request):
         broker.offsets.carry(topic.name, group.name, request.queue_id, request.commit_offset)
     may_be_granted = wanted.sieve is None or wanted.is_agreed
     is_ordinary = may_be_granted and not broker.config.slave_read_enable
@@ -78,6 +75,13 @@ def pull(broker: Broker, call: Call[PullMessage]) -> Outcome:
     if is_bulk(request) and broker.cold.must_wait(call.connection):
         return wait_in_line(broker, kept(call), request.queue_offset, wanted, may_park=may_park)
     return run(broker, call, request.queue_offset, wanted, may_park=may_park)
+
+
+def _is_within(broker: Broker, topic: str, request: PullMessage) -> bool:
+    """Not behind the queue's end: who is there has read what this log has lost, and the places may be taken
+    anew before that is told."""
+    queue = broker.store.find_queue(topic, request.queue_id)
+    return request.commit_offset <= (0 if queue is None else queue.max)
 
 
 def check_pull(broker: Broker, call: Call[PullMessage]) -> tuple[SubscriptionGroup, TopicConfig]:
