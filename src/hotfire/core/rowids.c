@@ -95,28 +95,47 @@ static int add_cell(sip *s, const hf_texts *column, int64_t row) {
     return 1;
 }
 
-/* ---- how often a row came already ---- */
+/* ---- how often a row came already: a mark of each, and a count of the few that came again ---- */
 
-typedef struct { uint64_t mark; uint32_t count; } seen; /* mark 0: a free place */
+typedef struct { uint64_t *places; size_t room, used; } marks; /* 0: a free place */
+typedef struct { uint64_t mark; uint32_t count; } seen;
 typedef struct { seen *places; size_t room, used; } tally;
 
-static inline size_t first_place(const tally *t, uint64_t mark) { return mark * 0x9e3779b97f4a7c15ull & (t->room - 1); }
+static inline size_t first_place(uint64_t mark, size_t room) { return mark * 0x9e3779b97f4a7c15ull & (room - 1); }
 
-static size_t place_of(const tally *t, uint64_t mark) {
-    size_t i = first_place(t, mark);
+static size_t mark_place(const marks *m, uint64_t mark) {
+    size_t i = first_place(mark, m->room);
+    while (m->places[i] && m->places[i] != mark) i = (i + 1) & (m->room - 1);
+    return i;
+}
+
+static size_t seen_place(const tally *t, uint64_t mark) {
+    size_t i = first_place(mark, t->room);
     while (t->places[i].mark && t->places[i].mark != mark) i = (i + 1) & (t->room - 1);
     return i;
 }
 
-static int grow(tally *t) {
-    tally larger = {NULL, t->room ? 2 * t->room : 1024, t->used};
+static int grow_marks(marks *m) {
+    marks larger = {NULL, m->room ? 2 * m->room : 1024, m->used};
+    if (!(larger.places = calloc(larger.room, sizeof *larger.places))) return 0;
+    for (size_t i = 0; i < m->room; i++)
+        if (m->places[i]) larger.places[mark_place(&larger, m->places[i])] = m->places[i];
+    free(m->places);
+    *m = larger;
+    return 1;
+}
+
+static int grow_tally(tally *t) {
+    tally larger = {NULL, t->room ? 2 * t->room : 64, t->used};
     if (!(larger.places = calloc(larger.room, sizeof *larger.places))) return 0;
     for (size_t i = 0; i < t->room; i++)
-        if (t->places[i].mark) larger.places[place_of(&larger, t->places[i].mark)] = t->places[i];
+        if (t->places[i].mark) larger.places[seen_place(&larger, t->places[i].mark)] = t->places[i];
     free(t->places);
     *t = larger;
     return 1;
 }
+
+static inline int is_filled(size_t used, size_t room) { return used * 3 >= room * 2; }
 
 static inline uint64_t mark_of(const uint8_t *digest) {
     uint64_t mark = load64_le(digest);
@@ -124,10 +143,13 @@ static inline uint64_t mark_of(const uint8_t *digest) {
 }
 
 /* How many with this mark there were, this one counted; 0 without memory. */
-static uint32_t count_on(tally *t, uint64_t mark) {
-    if (t->used * 3 >= t->room * 2 && !grow(t)) return 0;
-    seen *place = &t->places[place_of(t, mark)];
-    if (!place->mark) { place->mark = mark; t->used++; }
+static uint32_t count_on(marks *once, tally *more, uint64_t mark) {
+    if (is_filled(once->used, once->room) && !grow_marks(once)) return 0;
+    uint64_t *first = &once->places[mark_place(once, mark)];
+    if (!*first) { *first = mark; once->used++; return 1; }
+    if (is_filled(more->used, more->room) && !grow_tally(more)) return 0;
+    seen *place = &more->places[seen_place(more, mark)];
+    if (!place->mark) { *place = (seen){mark, 1}; more->used++; }
     return ++place->count;
 }
 
@@ -137,7 +159,8 @@ typedef struct {
     PyObject_HEAD
     uint64_t key[2];
     uint8_t time[TIME_BYTES];
-    tally rows;
+    marks once;
+    tally more;
     int busy;
 } ids_object;
 
@@ -157,7 +180,8 @@ static int ids_init(ids_object *self, PyObject *args, PyObject *kwargs) {
 }
 
 static void ids_dealloc(ids_object *self) {
-    free(self->rows.places);
+    free(self->once.places);
+    free(self->more.places);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -189,7 +213,7 @@ static const char *digest_row(const ids_object *self, const run *r, int64_t row,
 }
 
 static const char *give_id(ids_object *self, const run *r, uint8_t digest[ID_BYTES], uint8_t *out) {
-    uint32_t nth = count_on(&self->rows, mark_of(digest));
+    uint32_t nth = count_on(&self->once, &self->more, mark_of(digest));
     if (!nth) return no_memory;
     if (nth > 1 && r->keyed) return same_keys;
     if (nth > 1) {
@@ -214,7 +238,7 @@ static hf_refusal identify(ids_object *self, const run *r, int64_t at, int64_t e
         if (row < 0) { unsound = HF_NO_ROW; row = at + count; break; }
         those[count].row = row;
         if ((unsound = digest_row(self, r, row, those[count].digest, &those[count].has_id))) break;
-        if (self->rows.room && those[count].has_id) __builtin_prefetch(&self->rows.places[first_place(&self->rows, mark_of(those[count].digest))], 1);
+        if (self->once.room && those[count].has_id) __builtin_prefetch(&self->once.places[first_place(mark_of(those[count].digest), self->once.room)], 1);
     }
     for (int64_t i = 0; i < count; i++) {
         uint8_t *out = r->out + ID_BYTES * those[i].row;

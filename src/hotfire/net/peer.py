@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from ssl import SSLCertVerificationError, SSLContext
@@ -37,6 +38,8 @@ from hotfire.protocol.requests import Request
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Above this much unsent data callers wait before they write: a few of the largest usual messages."""
+WRITE_PIECE_BYTES = 128 * 1024
+"""So much is given to the transport at a time: it copies what the kernel does not take at once, twice."""
 
 IN_FLIGHT_MAX = 65_535
 """Requests waiting for a reply on one connection; the number of permits a Java client has."""
@@ -118,7 +121,9 @@ class Peer:
         self._link = _Link(self)
         self._waiting: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
-        self._unsent: list[bytes] = []
+        self._unsent: deque[bytes | memoryview] = deque()
+        self._unsent_bytes = 0
+        self._will_flush = False
         self._closed = self._loop.create_future()
         self._lost: HotfireError | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -198,7 +203,7 @@ class Peer:
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send what is written, hang up, and give up on a peer that does not take it in time."""
-        self._flush()
+        self._flush_all()
         self._fail(ConnectionLost(f"{self.address}: we closed the connection"))
         transport = self._link.transport
         if transport is None:
@@ -217,7 +222,7 @@ class Peer:
 
     async def finish(self, timeout_s: float) -> None:
         """Say that nothing more comes, and wait for the other side to hang up; see `heard_out`."""
-        self._flush()
+        self._flush_all()
         self._fail(ConnectionLost(f"{self.address}: we closed the connection"))
         transport = self._link.transport
         if transport is None:
@@ -271,20 +276,51 @@ class Peer:
             raise type(self._lost)(*self._lost.args)
 
     def write_for_rider(self, take: Callable[[], bytes]) -> None:
-        """Write what `take` gives, unless there is no room; then the rider hears when there is."""
-        if self._lost is None and self._link.room is None and self._link.transport is not None:
-            self._link.transport.write(take())
+        """Write what `take` gives, unless the kernel takes nothing now; the rider hears when it does."""
+        if self._lost is None and not self._link.is_full and self._link.transport is not None:
+            self._write(take())
+            self._flush()
 
     def _write(self, frame: bytes) -> None:
         # Callers woken by one read write in one turn of the loop: a single system call takes them all.
-        if not self._unsent:
+        if not self._will_flush:
+            self._will_flush = True
             self._loop.call_soon(self._flush)
         self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
 
     def _flush(self) -> None:
-        frames, self._unsent = self._unsent, []
-        if frames and self._lost is None and self._link.transport is not None:
-            self._link.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        """As much as the kernel takes; the transport says when it takes more."""
+        self._will_flush = False
+        transport = self._link.transport
+        while self._unsent and self._lost is None and transport is not None and not self._link.is_full:
+            transport.write(self._next_piece())
+        if self._unsent_bytes > WRITE_HIGH_WATER_BYTES:
+            self._link.close_room()
+        else:
+            self._link.open_room()
+
+    def _flush_all(self) -> None:
+        """To the transport, which sends what it has before it hangs up."""
+        self._flush()
+        if self._unsent and self._lost is None and self._link.transport is not None:
+            self._link.transport.write(b"".join(self._unsent))
+            self._unsent.clear()
+
+    def _next_piece(self) -> bytes | memoryview:
+        """Small frames together, a large one in pieces."""
+        first = self._unsent.popleft()
+        if len(first) > WRITE_PIECE_BYTES:
+            whole = memoryview(first)
+            self._unsent.appendleft(whole[WRITE_PIECE_BYTES:])
+            self._unsent_bytes -= WRITE_PIECE_BYTES
+            return whole[:WRITE_PIECE_BYTES]
+        frames, size = [first], len(first)
+        while self._unsent and size + len(self._unsent[0]) <= WRITE_PIECE_BYTES:
+            frames.append(self._unsent.popleft())
+            size += len(frames[-1])
+        self._unsent_bytes -= size
+        return first if len(frames) == 1 else b"".join(frames)
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -344,7 +380,9 @@ class Peer:
             task.cancel()
         if self.rider is not None:
             self.rider.lost(self._lost)
-        self._link.resume_writing()
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._link.open_room()
 
     def _gone(self, cause: Exception | None) -> None:
         why = f": {cause}" if cause is not None else ""
@@ -360,11 +398,12 @@ class _Link(asyncio.Protocol):
         self._peer = peer
         self._reader = FrameReader()
         self.transport: asyncio.Transport | None = None
-        self.room: asyncio.Future[None] | None = None  # there while the transport wants no more data
+        self.is_full = False  # the transport has what the kernel did not take
+        self.room: asyncio.Future[None] | None = None  # there while too much is unsent
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
+        self.transport.set_write_buffer_limits(high=1)  # 0 would mean always, with TLS
 
     def data_received(self, data: bytes) -> None:
         if self._peer.closed:
@@ -383,12 +422,19 @@ class _Link(asyncio.Protocol):
         self._peer._gone(exc)
 
     def pause_writing(self) -> None:
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._peer._flush()
+        if self._peer.rider is not None and not self.is_full:
+            self._peer.rider.has_room()
+
+    def close_room(self) -> None:
         if self.room is None:
             self.room = asyncio.get_running_loop().create_future()
 
-    def resume_writing(self) -> None:
+    def open_room(self) -> None:
         room, self.room = self.room, None
         if room is not None and not room.done():
             room.set_result(None)
-        if room is not None and self._peer.rider is not None:
-            self._peer.rider.has_room()

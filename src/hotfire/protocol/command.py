@@ -205,7 +205,7 @@ def _decode_json(header: bytes) -> Command:
     if not isinstance(tree, dict):
         raise RemoteProtocolError(f"JSON header is {type(tree).__name__}, not an object")
     # Only an escape can smuggle half a surrogate pair into text that was valid UTF-8.
-    may_hold_surrogates = b"\\ud" in header or b"\\uD" in header
+    may_hold_surrogates = b"\\" in header and (b"\\ud" in header or b"\\uD" in header)
     fields = tree.get("extFields")
     if fields is not None:
         fields = _field_texts(fields, clean=may_hold_surrogates)

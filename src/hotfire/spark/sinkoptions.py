@@ -42,7 +42,7 @@ SINK_OPTIONS = (
     Option(
         "settleMs", count, 1000, "before rows are looked for, wait for what a dead task may still have sent"
     ),
-    Option("requestBytes", size, 512 << 10, "one request holds about so much, at most 4m"),
+    Option("requestBytes", size, 1 << 20, "one request holds about so much, at most 4m"),
     Option("requestRows", count, 8192, "and at most so many rows"),
     Option("inFlightBytes", size, 32 << 20, "what a task has sent and not yet heard of, at most"),
     Option("requestTimeoutMs", count, 10_000, "how long one attempt waits for its answer"),
