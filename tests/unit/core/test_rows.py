@@ -338,6 +338,20 @@ def test_ids_go_on_over_several_runs(twin: Any) -> None:
 
 
 @pytest.mark.parametrize("twin", TWINS)
+def test_many_rows_that_come_again_have_ids_of_their_own(twin: Any) -> None:
+    """Each of 3000 rows three times, in two orders: 9000 ids, the same ones as the twin's."""
+    texts = [f"row {n % 3000}" for n in range(9000)]
+    given, turned = (
+        columns([{"body": text.encode(), "keys": None, "tags": None, "properties": None} for text in one])
+        for one in (texts, texts[4000:] + texts)
+    )
+    found = made_ids(twin, given)
+    assert len(set(found)) == 9000
+    assert set(found) < set(made_ids(twin, turned))
+    assert found == made_ids(plain_rows, given)
+
+
+@pytest.mark.parametrize("twin", TWINS)
 def test_ids_differ_by_place_and_by_what_is_missing(twin: Any) -> None:
     """Another key gives other ids; nothing, and an empty text, are not the same."""
     row = {"body": b"x", "keys": None, "tags": None, "properties": None}

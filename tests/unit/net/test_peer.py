@@ -301,8 +301,9 @@ def test_writers_wait_while_the_peer_takes_nothing() -> None:
         with pytest.raises(Timeout, match="not sent"):
             await write_on()
         assert peer._link.transport is not None
-        unsent = peer._link.transport.get_write_buffer_size()
-        assert unsent <= peer_module.WRITE_HIGH_WATER_BYTES + 2 * len(body)
+        copied = peer._link.transport.get_write_buffer_size()
+        assert copied <= peer_module.WRITE_PIECE_BYTES
+        assert peer._unsent_bytes + copied <= peer_module.WRITE_HIGH_WATER_BYTES + 2 * len(body)
 
         started = time.perf_counter()
         await peer.close(timeout_s=0.1)
@@ -311,6 +312,44 @@ def test_writers_wait_while_the_peer_takes_nothing() -> None:
         listener.close()
         await listener.wait_closed()
         await peer.wait_closed()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("closes_first", [False, True])
+def test_large_and_small_frames_arrive_whole_and_in_order(closes_first: bool) -> None:
+    """What the kernel does not take at once goes in pieces as it takes more, also when we hang up meanwhile."""
+
+    async def scenario() -> None:
+        may_read, ended = asyncio.Event(), asyncio.Event()
+        commands: list[Command] = []
+
+        async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await may_read.wait()
+            frames = FrameReader()
+            while len(commands) < len(bodies) and (data := await reader.read(1 << 20)):
+                commands.extend(frames.receive_data(data))
+            writer.close()
+            ended.set()
+
+        sizes = (10, 3 << 20, 0, 200_000, 131_072, 7, 1 << 20)
+        bodies = [bytes([n]) * size for n, size in enumerate(sizes)]
+        listener = await asyncio.start_server(late, "127.0.0.1", 0, limit=1024)
+        peer = await Peer.connect(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        sends = [asyncio.create_task(peer.invoke_oneway(Command(1, body=body))) for body in bodies]
+        await asyncio.wait(sends)
+        if closes_first:
+            closing = asyncio.create_task(peer.close(timeout_s=30.0))
+            await asyncio.sleep(0)
+        may_read.set()
+        await ended.wait()
+        assert [command.body for command in commands] == bodies
+        if closes_first:
+            await closing
+        else:
+            await peer.close()
+        listener.close()
+        await listener.wait_closed()
 
     run(scenario)
 

@@ -16,7 +16,7 @@ from hotfire.spark import session as sessions
 from hotfire.spark.pipelines import PIPELINES, pipeline
 from hotfire.spark.pipelines.options import Common, Reading, option, options_of, parse
 from hotfire.spark.run import cause, main, understood
-from hotfire.spark.session import cores, settings
+from hotfire.spark.session import LOCAL_WORKERS, cores, settings
 
 HEAVY = ("pyspark", "pyarrow", "asyncio", "hotfire.client", "hotfire.store", "hotfire.protocol", "yaml")
 
@@ -207,6 +207,8 @@ def test_what_spark_is_told_on_one_machine_and_on_others() -> None:
     for other in (settings("spark://host:7077", {}), settings(None, {}, was_submitted=True)):
         assert other["spark.sql.python.filterPushdown.enabled"] == "true"
         assert not {"spark.driver.host", "spark.ui.enabled", "spark.sql.shuffle.partitions"} & other.keys()
+        assert not LOCAL_WORKERS.keys() & other.keys(), "a cluster's own affair"
+    assert here.items() >= LOCAL_WORKERS.items()
     assert cores("local[*]") == os.cpu_count()
 
 
