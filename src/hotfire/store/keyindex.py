@@ -138,8 +138,8 @@ class KeyIndexes:
         last.reserved = count
 
     def _make(self, name: str) -> None:
-        """A new file. Blocks come before the first look into it: on a full disk that would be the last. What is
-        filled from its beginning on needs nothing read ahead, which would be zeros."""
+        """A new file. Blocks come before the first look into it: on a full disk that would be the last. It is
+        filled from its beginning on, so nothing is read ahead: those would be zeros."""
         mapped = self._disk.map(f"{ROOT}/{name}", self.file_bytes, page_by_page=True)
         try:
             self._disk.reserve(f"{ROOT}/{name}", self._entries_at + ENTRY_BYTES)

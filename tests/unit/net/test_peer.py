@@ -318,7 +318,7 @@ def test_writers_wait_while_the_peer_takes_nothing() -> None:
 
 @pytest.mark.parametrize("closes_first", [False, True])
 def test_large_and_small_frames_arrive_whole_and_in_order(closes_first: bool) -> None:
-    """What the kernel does not take at once goes in pieces as it takes more, also when we hang up meanwhile."""
+    """What the kernel does not take at once goes in pieces as it takes more, also when we hang up."""
 
     async def scenario() -> None:
         may_read, ended = asyncio.Event(), asyncio.Event()
