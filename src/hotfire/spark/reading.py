@@ -31,6 +31,7 @@ from hotfire.spark.offsets import Range
 from hotfire.spark.points import reached
 from hotfire.spark.schema import Column, wanted_bits
 from hotfire.spark.sourceoptions import SourceOptions
+from hotfire.spark.task import keep_imports
 
 log = logging.getLogger("hotfire.spark")
 
@@ -89,6 +90,7 @@ class RangeReader:
         self._tag_bytes = "\x01".join(part.tags).encode() if part.tags else None
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        keep_imports()
         bridge = self._cluster.bridge
         room = bridge.call(_Room, AHEAD_BYTES_MAX)
         asking = bridge.submit(self._ask_all(room))

@@ -24,7 +24,7 @@ from hotfire.spark.outbox import Counts
 from hotfire.spark.points import reached
 from hotfire.spark.sinkoptions import SinkOptions
 from hotfire.spark.sinkrows import Layout
-from hotfire.spark.task import BATCH_ID, QUERY_ID, TaskFacts, task_facts
+from hotfire.spark.task import BATCH_ID, QUERY_ID, TaskFacts, keep_imports, task_facts
 from hotfire.spark.writing import write_partition
 
 log = logging.getLogger("hotfire.spark")
@@ -41,6 +41,7 @@ class Written(WriterCommitMessage):
 def _checked(
     options: Mapping[str, str], schema: StructType, overwrite: bool, *, streaming: bool
 ) -> tuple[SinkOptions, Layout]:
+    keep_imports()
     if overwrite:
         raise ConfigError("a log is only appended to: use mode append, not overwrite")
     read = SinkOptions.read(options, streaming=streaming)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from dataclasses import dataclass
+from functools import cache
 
 from pyspark import TaskContext
 
@@ -31,3 +34,11 @@ def task_facts() -> TaskFacts:
         context.getLocalProperty(QUERY_ID),
         context.getLocalProperty(BATCH_ID),
     )
+
+
+@cache
+def keep_imports() -> None:
+    """What one of Spark's workers has imported stays: it has all of it looked through after each task."""
+    if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
+        gc.collect()
+        gc.freeze()

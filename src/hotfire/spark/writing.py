@@ -26,7 +26,7 @@ from hotfire.spark.points import reached
 from hotfire.spark.sinkoptions import SinkOptions, check_target
 from hotfire.spark.sinkplan import Selection, by_queue, by_topic
 from hotfire.spark.sinkrows import Layout, RowRefused, SinkRows
-from hotfire.spark.task import TaskFacts
+from hotfire.spark.task import TaskFacts, keep_imports
 
 log = logging.getLogger("hotfire.spark")
 
@@ -41,6 +41,7 @@ def write_partition(
     batches: Iterable[pa.RecordBatch], options: SinkOptions, layout: Layout, facts: TaskFacts, name: str
 ) -> Counts:
     """Send every row; all are acknowledged when this returns."""
+    keep_imports()
     bridge = Bridge.shared()
     rest = (batch for batch in batches if batch.num_rows)
     first = next(rest, None)
