@@ -30,6 +30,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+from bench import memory
 from bench.cases import BODY_BYTES
 from bench.compare import WRONG, say
 from bench.drivers import settle
@@ -150,6 +151,7 @@ class Turns:
         if case == "spark-trigger" and whose == "hotfire":
             remoting.create_topic(self.rig.hotfire.broker, f"paced-{number}", QUEUES)
         settle()
+        memory.warm()
 
     def check(self, case: str, whose: str, number: int, told: dict[str, Any]) -> int:
         """How many rows the turn was about, held against what is there."""
@@ -283,6 +285,8 @@ def main(arguments: list[str]) -> int:
             " per row",
             "trigger": f"triggerExecution of a stream's batches at {RATE:,} rows/s, processingTime 0; beside"
             " it Spark's own rate source",
+            "memory": f"before each turn {memory.WARMED_BYTES >> 30} GiB are taken and given back: a page that the"
+            " virtual machine must ask its host for costs more than the messages on it",
             "runs": f"median of {chosen.pairs} in turn, after {chosen.warm} that are not counted; trigger: of"
             f" {min(chosen.pairs, TRIGGER_PAIRS)}",
         }
