@@ -1,8 +1,9 @@
 """Memory that is there: takes much of what is free, touches it, gives it back.
 
-A virtual machine may give memory that nobody uses back to its host, and pays for each page it then needs again,
-some seven microseconds where ours run: more than a broker needs for the messages on it. Who writes more bytes
-pays more of that, which says nothing about how it writes them. What was given back a moment ago is still there.
+A virtual machine may give memory that nobody uses back to its host, and pays for each page it then needs
+again, some seven microseconds where ours run: more than a broker needs for the messages on it. Who writes more
+bytes pays more of that, which says nothing about how it writes them. What was given back a moment ago is still
+there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import mmap
 import subprocess
 import sys
+from pathlib import Path
 
 WARMED_BYTES = 3 << 30
 
@@ -26,9 +28,9 @@ def touch(size: int) -> None:
 
 
 def _free_bytes() -> int:
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return sizes["MemFree"] * 1024
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    (free,) = (line for line in lines if line.startswith("MemFree:"))
+    return int(free.split()[1]) * 1024
 
 
 if __name__ == "__main__":
