@@ -22,7 +22,7 @@ from hotfire.errors import HotfireError, Timeout
 from hotfire.model import Message, MessageQueue
 from hotfire.net.clock import clocks_of, time_of
 from hotfire.net.peer import Peer
-from hotfire.protocol.command import FRAME_BYTES_MAX, Command, encode
+from hotfire.protocol.command import FRAME_BYTES_MAX, Buffer, Command, encode
 from hotfire.protocol.ids import UniqueIds
 
 Target = tuple[MessageQueue, int, bytes, bytes, bytes, bytes]
@@ -91,7 +91,7 @@ class Pipe:
             self._on_stranded(Stranded(*left), self.peer, late)
         self._watch()
 
-    def receive(self, data: bytes) -> bytes:
+    def receive(self, data: Buffer) -> bytes:
         rest, resolved = self.core.receive(data)
         self._permits.used -= resolved
         self._tell_idle()

@@ -131,7 +131,7 @@ class SendPipe:
         out, self._out = bytes(self._out), bytearray()
         return out
 
-    def receive(self, data: bytes) -> tuple[bytes, int]:
+    def receive(self, data: bytes | memoryview) -> tuple[bytes, int]:
         """Resolve the futures whose answers `data` completes: what was not for us, and how many were."""
         data = self._pending + data
         self._pending = b""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from hotfire.errors import (
     BrokerRefused,
@@ -32,8 +33,8 @@ from hotfire.errors import (
     Timeout,
 )
 from hotfire.protocol.codes import ResponseCode, Serialization
-from hotfire.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, encode
-from hotfire.protocol.connection import FrameReader
+from hotfire.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Buffer, Command, encode
+from hotfire.protocol.connection import GATHERED_BYTES, FrameReader
 from hotfire.protocol.requests import Request
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
@@ -46,6 +47,8 @@ IN_FLIGHT_MAX = 65_535
 
 CLOSE_TIMEOUT_S = 1.0
 RIDER_OPAQUE_FIRST = 0x4000_0000
+
+_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
 
 OnRequest = Callable[[Command], "Command | Coroutine[Any, Any, Command | None] | None"]
 """What to do with a request of the server. None answers nothing, now or ever; a coroutine answers later."""
@@ -61,6 +64,14 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ConfigError(f"address {address!r:.100} is not host:port with a port of 1 to 65535")
     return host, int(port)
+
+
+def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
+    """Where all connections of the loop receive, one after the other."""
+    buffer = _buffers.get(loop)
+    if buffer is None:
+        buffer = _buffers[loop] = memoryview(bytearray(GATHERED_BYTES))
+    return buffer
 
 
 def _reason(error: OSError) -> str:
@@ -90,8 +101,8 @@ class Rider(Protocol):
     His opaques are those from RIDER_OPAQUE_FIRST on.
     """
 
-    def receive(self, data: bytes) -> bytes:
-        """What came, less what was his."""
+    def receive(self, data: Buffer) -> bytes:
+        """What came, less what was his. `data` holds still until this returns."""
 
     def answered(self, reply: Command) -> None:
         """A reply nobody else waits for."""
@@ -391,12 +402,18 @@ class Peer:
             self._closed.set_result(None)
 
 
-class _Link(asyncio.Protocol):
-    """What the event loop calls; keeps these callbacks out of Peer's public face."""
+class _Link(asyncio.BufferedProtocol):
+    """What the event loop calls; keeps these callbacks out of Peer's public face.
+
+    What comes is received into a buffer that all connections of the loop share, since each read is dealt with
+    before the next; but the rest of a long body where it stays.
+    """
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._reader = FrameReader()
+        self._shared = _buffer_of(peer._loop)
+        self._in_place: memoryview | None = None  # where the loop receives a part of a long body now
         self.transport: asyncio.Transport | None = None
         self.is_full = False  # the transport has what the kernel did not take
         self.room: asyncio.Future[None] | None = None  # there while too much is unsent
@@ -405,16 +422,33 @@ class _Link(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=1)  # 0 would mean always, with TLS
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._in_place = None if self._peer.closed else self._reader.room()
+        return self._shared if self._in_place is None else self._in_place
+
+    def buffer_updated(self, nbytes: int) -> None:
+        place, self._in_place = self._in_place, None
+        if place is None:
+            self._receive(self._shared[:nbytes])
+            return
+        with suppress(BufferError):  # uvloop keeps it until we return, and the body is copied then
+            place.release()  # from here on nobody writes there
+        command = self._reader.add(nbytes)
+        if command is not None:
+            self._peer._receive(command)
+
+    def _receive(self, data: Buffer) -> None:
         if self._peer.closed:
             return
         try:
-            if self._peer.rider is not None:
+            # A frame that began before the rider came is not his, nor is what comes with its end.
+            if self._peer.rider is not None and not self._reader.buffered:
                 data = self._peer.rider.receive(data)
             for command in self._reader.receive_data(data):
                 self._peer._receive(command)
         except RemoteProtocolError as error:
-            self._peer._fail(RemoteProtocolError(f"{self._peer.address}: {_who_answers(data) or error}"))
+            who = _who_answers(bytes(data[:8]))
+            self._peer._fail(RemoteProtocolError(f"{self._peer.address}: {who or error}"))
             if self.transport is not None:
                 self.transport.abort()
 

@@ -119,25 +119,28 @@ def decode(frame: Buffer, header_bytes_max: int = HEADER_BYTES_MAX) -> Command:
     size = frame_size(frame)
     if size != len(frame) or size == 0:
         raise RemoteProtocolError(f"frame of {len(frame)} bytes announces {size}")
-    _, mark = _PREFIX.unpack_from(frame)
+    command, body_at = decode_head(frame, header_bytes_max)
+    if body_at < size:
+        command.body = bytes(memoryview(frame)[body_at:])
+    return command
+
+
+def decode_head(frame: Buffer, header_bytes_max: int = HEADER_BYTES_MAX) -> tuple[Command, int]:
+    """The Command in a frame whose header is here, and where its body begins, which may not be here."""
+    length, mark = _PREFIX.unpack_from(frame)
     header_size = mark & 0xFFFFFF
-    body_at = FRAME_BYTES_MIN + header_size
-    if body_at > size:
-        raise RemoteProtocolError(f"header of {header_size} bytes in a frame of {size}")
+    body_at: int = FRAME_BYTES_MIN + header_size
+    if body_at > length + 4:
+        raise RemoteProtocolError(f"header of {header_size} bytes in a frame of {length + 4}")
     if header_size > header_bytes_max:
         raise RemoteProtocolError(f"header of {header_size} bytes, allowed are {header_bytes_max}")
-    view = memoryview(frame)
-    header = bytes(view[FRAME_BYTES_MIN:body_at])
+    header = bytes(memoryview(frame)[FRAME_BYTES_MIN:body_at])
     kind = _SERIALIZATIONS.get(mark >> 24)
     if kind is Serialization.JSON:
-        command = _decode_json(header)
-    elif kind is Serialization.ROCKETMQ:
-        command = _decode_binary(header)
-    else:
-        raise RemoteProtocolError(f"header serialisation {mark >> 24} is neither 0 (JSON) nor 1 (binary)")
-    if body_at < size:
-        command.body = bytes(view[body_at:])
-    return command
+        return _decode_json(header), body_at
+    if kind is Serialization.ROCKETMQ:
+        return _decode_binary(header), body_at
+    raise RemoteProtocolError(f"header serialisation {mark >> 24} is neither 0 (JSON) nor 1 (binary)")
 
 
 def encode(command: Command) -> bytes:

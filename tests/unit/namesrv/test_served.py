@@ -64,13 +64,13 @@ def test_oneway_request_gets_no_reply_even_when_it_fails() -> None:
         peer = await Peer.connect(address)
         frames: list[Command] = []
         link = peer._link
-        received, reader = link.data_received, FrameReader()
+        updated, reader = link.buffer_updated, FrameReader()
 
-        def listen(data: bytes) -> None:
-            frames.extend(reader.receive_data(data))
-            received(data)
+        def listen(count: int) -> None:
+            frames.extend(reader.receive_data(link._shared[:count]))
+            updated(count)
 
-        link.data_received = listen  # type: ignore[method-assign]
+        link.buffer_updated = listen  # type: ignore[method-assign]
         await peer.invoke_oneway(GetRouteInfoByTopic(topic="nowhere"))
         await peer.invoke_oneway(Command(9999))
         reply = await peer.invoke(GetBrokerClusterInfo(), 5.0)

@@ -1,10 +1,12 @@
 """A dialled connection, against servers that answer late, twice, never, in the wrong order or in garbage."""
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
 
 from hotfire.errors import (
     BrokerRefused,
@@ -73,12 +75,16 @@ def echo(command: Command, writer: asyncio.StreamWriter) -> None:
     writer.write(reply_to(command, body=command.body))
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
+def run(
+    test: Callable[[], Awaitable[None]],
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(20):
             await test()
 
-    asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=new_loop) as loop:
+        loop.run(bounded())
 
 
 @pytest.mark.promise(65)
@@ -182,6 +188,98 @@ def test_nobody_listening_is_an_error_at_once() -> None:
         with pytest.raises(ConnectError, match=address):
             await Peer.connect(address, timeout_s=30.0)
         assert time.perf_counter() - started < 5.0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_long_replies_come_whole_among_short_ones(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Each caller gets its own, whatever lies before and behind it; two connections do not mix."""
+
+    async def scenario() -> None:
+        async with (
+            Server(echo) as server,
+            await Peer.connect(server.address) as one,
+            await Peer.connect(server.address) as other,
+        ):
+            sizes = [0, 3 << 20, 1, 200_000, 262_144, 5 << 20, 300_000, 64]
+            bodies = [random.Random(size).randbytes(size) for size in sizes]
+            replies = await asyncio.gather(
+                *(peer.invoke(Command(1, body=body), 20.0) for body in bodies for peer in (one, other))
+            )
+            for reply, body in zip(replies, [body for body in bodies for _ in range(2)], strict=True):
+                assert reply.body == body  # not in one comparison: its difference would be megabytes
+
+    run(scenario, new_loop)
+
+
+def test_a_reply_that_breaks_off_is_a_loss() -> None:
+    """The peer dies in the middle of a long body: no part of it is taken for a reply."""
+
+    async def scenario() -> None:
+        def half(command: Command, writer: asyncio.StreamWriter) -> None:
+            frame = reply_to(command, body=bytes(3 << 20))
+            writer.write(frame[: len(frame) // 2])
+            writer.close()
+
+        async with Server(half) as server, await Peer.connect(server.address) as peer:
+            with pytest.raises(ConnectionLost):
+                await peer.invoke(Command(1), 20.0)
+
+    run(scenario)
+
+
+class Listener:
+    """A rider that has sent nothing; he reads frames from where he is given them on."""
+
+    def __init__(self) -> None:
+        self.frames = FrameReader()
+        self.read: list[int] = []
+
+    def receive(self, data: bytes | memoryview) -> bytes:
+        commands = list(self.frames.receive_data(data))
+        self.read += [command.opaque for command in commands]
+        return b"".join(map(encode, commands))
+
+    def answered(self, reply: Command) -> None: ...
+
+    def has_room(self) -> None: ...
+
+    def lost(self, error: HotfireError) -> None: ...
+
+
+@pytest.mark.parametrize("size", [200_000, 3 << 20])
+def test_a_rider_who_comes_amid_a_reply_disturbs_nobody(size: int) -> None:
+    """He is given frames from their beginning on, not the end of one that began before him."""
+
+    async def scenario() -> None:
+        frames: list[bytes] = []
+
+        def half(command: Command, writer: asyncio.StreamWriter) -> None:
+            frames.append(reply_to(command, body=bytes(size)))
+            writer.write(frames[0][: size // 2] if len(frames) == 1 else frames[-1])
+
+        async with Server(half) as server, await Peer.connect(server.address) as peer:
+            link, has_half = peer._link, asyncio.Event()
+            updated = link.buffer_updated
+
+            def watch(count: int) -> None:
+                updated(count)
+                if link._reader.buffered >= size // 2:
+                    has_half.set()
+
+            link.buffer_updated = watch  # type: ignore[method-assign]
+            waiting = asyncio.create_task(peer.invoke(Command(1), 20.0))
+            await has_half.wait()
+            peer.rider = rider = Listener()
+            server.writers[0].write(frames[0][size // 2 :])
+            assert (await waiting).body == bytes(size)
+            assert not rider.read
+            second = await peer.invoke(Command(1), 20.0)
+            assert second.body == bytes(size)
+            assert rider.read == [second.opaque]
 
     run(scenario)
 

@@ -5,6 +5,7 @@ import gc
 import inspect
 import logging
 import os
+import random
 import shutil
 import ssl
 import weakref
@@ -515,8 +516,8 @@ def test_we_dial_with_tls(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         async with served(EchoHeart(), configured(TlsMode.enforcing)) as (server, port):
             async with await Peer.connect(f"127.0.0.1:{port}", tls=dialling()) as peer:
-                reply = await peer.invoke(Command(ECHO, body=bytes(3 << 20)), 10.0)
-                assert reply.body == bytes(3 << 20)
+                for body in (b"-", random.Random(1).randbytes(5 << 20), b"+"):
+                    assert (await peer.invoke(Command(ECHO, body=body), 10.0)).body == body
                 assert isinstance(only(server)._transport, TlsTransport)
             await until(lambda: not server.connections)
             with pytest.raises(ConnectError, match="certificate verify failed"):
