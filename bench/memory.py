@@ -2,7 +2,7 @@
 
 A virtual machine may give memory that nobody uses back to its host. Each page it then needs again costs it
 some seven microseconds where ours run, more than a broker needs for the messages on it. Who writes more bytes
-pays more of that, which says nothing about how it writes them. What was given back a moment ago is still there.
+pays more of that, which tells nothing about their program. What was given back a moment ago is still there.
 """
 
 from __future__ import annotations
