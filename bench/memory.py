@@ -2,7 +2,8 @@
 
 A virtual machine may give memory that nobody uses back to its host. Each page it then needs again costs it
 some seven microseconds where ours run, more than a broker needs for the messages on it. Who writes more bytes
-pays more of that, which tells nothing about their program. What was given back a moment ago is still there.
+pays more of that, and so does whoever takes fresh memory where a JVM keeps its heap: it tells nothing about
+their programs. What was given back a moment ago is still there.
 """
 
 from __future__ import annotations

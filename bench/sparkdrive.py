@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.sparkceiling import Ceiling
 from hotfire.spark.python import python_of_workers
-from hotfire.spark.session import LOCAL_WORKERS
+from hotfire.spark.session import local_sockets
 
 CORES = 2
 HEAP = "2g"
@@ -46,7 +46,7 @@ def session(settings: Mapping[str, str]) -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(CORES),
         "spark.sql.session.timeZone": "UTC",
-        **LOCAL_WORKERS,  # as for a pipeline
+        **local_sockets(),  # as for a pipeline
     }
     for name, value in (fixed | dict(settings)).items():
         builder = builder.config(name, value)

@@ -1,8 +1,8 @@
 """Memory that was freed, kept for what comes next.
 
 A bulk answer is a block of some megabytes that lives until it is sent. The C library gives such blocks back
-to the system as soon as they are free, by default, and the next answer has each of its pages made anew, which
-costs as much as copying the messages into it.
+to the system when a few are free, by default, and the next answer has each of its pages made anew, which
+costs as much as copying the messages into it. Told so, it keeps 64 MiB at the most, and then half.
 """
 
 from __future__ import annotations

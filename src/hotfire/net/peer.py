@@ -287,8 +287,8 @@ class Peer:
             raise type(self._lost)(*self._lost.args)
 
     def write_for_rider(self, take: Callable[[], bytes]) -> None:
-        """Write what `take` gives, unless the kernel takes nothing now; the rider hears when it does."""
-        if self._lost is None and not self._link.is_full and self._link.transport is not None:
+        """Write what `take` gives, unless there is no room; the rider hears when there is, before others."""
+        if self._lost is None and self._link.room is None and self._link.transport is not None:
             self._write(take())
             self._flush()
 
@@ -461,8 +461,6 @@ class _Link(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.is_full = False
         self._peer._flush()
-        if self._peer.rider is not None and not self.is_full:
-            self._peer.rider.has_room()
 
     def close_room(self) -> None:
         if self.room is None:
@@ -471,4 +469,6 @@ class _Link(asyncio.BufferedProtocol):
     def open_room(self) -> None:
         room, self.room = self.room, None
         if room is not None and not room.done():
-            room.set_result(None)
+            room.set_result(None)  # who waits is woken in the next turn of the loop
+        if room is not None and self._peer.rider is not None:
+            self._peer.rider.has_room()

@@ -7,10 +7,13 @@ spark-submit we are in a session's process already: master, Java and Python are 
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,8 +40,9 @@ ALWAYS = {
 }
 """On every master; a session that exists already gets those of them that can still change."""
 
-LOCAL_WORKERS = {"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}
-"""Rows reach Python workers on this machine by a shorter way than its network, for two thirds of the cost."""
+SOCKETS = "spark.python.unix.domain.socket"
+SOCKET_DIRECTORY_CHARS_MAX = 60
+"""With a name of Spark's behind it, a longer one is more than the system takes."""
 
 
 def session(
@@ -67,6 +71,8 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
+    if master is not None and master.startswith("local") and not was_submitted:
+        given = local_sockets() | given
     for key, value in settings(master, given, log_level=log_level, was_submitted=was_submitted).items():
         builder = builder.config(key, value)
     made = builder.getOrCreate()
@@ -96,13 +102,26 @@ def settings(
                 "spark.driver.bindAddress": "127.0.0.1",
                 "spark.sql.shuffle.partitions": str(cores(master)),
                 "spark.executor.heartbeatInterval": "2s",  # figures of running tasks come with it
-                **LOCAL_WORKERS,
             }
     own_options = made.get(_JAVA_OPTIONS)
     made |= given
     if own_options is not None and _JAVA_OPTIONS in given:
         made[_JAVA_OPTIONS] = f"{own_options} {given[_JAVA_OPTIONS]}"
     return made
+
+
+def local_sockets() -> dict[str, str]:
+    """Rows reach Python workers on this machine by a shorter way than its network.
+
+    Spark asks nobody there for a password, so it is in a directory that nobody else may enter.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        return {}
+    place = tempfile.mkdtemp(prefix="hotfire-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    if len(place) > SOCKET_DIRECTORY_CHARS_MAX:
+        return {}
+    return {f"{SOCKETS}.enabled": "true", f"{SOCKETS}.dir": place}
 
 
 def cores(master: str) -> int:

@@ -39,6 +39,6 @@ def task_facts() -> TaskFacts:
 @cache
 def keep_imports() -> None:
     """What one of Spark's workers has imported stays: it has all of it looked through after each task."""
-    if getattr(sys.modules["__main__"].__spec__, "name", None) == "pyspark.daemon":
+    if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None) == "pyspark.daemon":
         gc.collect()
         gc.freeze()

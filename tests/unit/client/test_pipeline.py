@@ -260,6 +260,7 @@ def test_broker_that_does_not_read_is_waited_for() -> None:
             (one,) = producer._later.pipelines._pipes.values()  # type: ignore[union-attr]
             link = one.peer._link
             link.pause_writing()
+            link.close_room()
             sends = [producer.send_soon(Message("T", b"%d" % n)) for n in range(100)]
             await asyncio.sleep(0.05)
             assert one.core.unsent > 0
@@ -267,6 +268,32 @@ def test_broker_that_does_not_read_is_waited_for() -> None:
             link.resume_writing()
             await asyncio.gather(*sends)
             assert [send.body for send in broker.sends[before:]] == [b"%d" % n for n in range(100)]
+
+    run(scenario)
+
+
+def test_what_waits_longest_is_written_first() -> None:
+    """What came the quick way waits for room no longer than calls that came after it: a question whether a
+    send is stored must not overtake that send."""
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.add("broker-a", TopicConfig("T", 1, 1))
+        async with Producer(cluster.namesrv, timeout_s=30.0) as producer:
+            await open_quick_way(producer)
+            (one,) = producer._later.pipelines._pipes.values()  # type: ignore[union-attr]
+            link = one.peer._link
+            link.pause_writing()
+            link.close_room()
+            first = producer.send_soon(Message("T", b"first"))
+            second = asyncio.create_task(producer.send(Message("T", b"second")))
+            for _ in range(20):  # turns of the loop, for both to come as far as they can
+                await asyncio.sleep(0)
+            assert one.core.unsent > 0
+            assert not one.peer.in_flight_count
+            before = len(broker.sends)
+            link.resume_writing()
+            await asyncio.gather(first, second)
+            assert [send.body for send in broker.sends[before:]] == [b"first", b"second"]
 
     run(scenario)
 

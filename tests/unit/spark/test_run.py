@@ -1,8 +1,10 @@
 """A pipeline's command line: help without Spark, errors in one line, and what Spark is told."""
 
 import os
+import stat
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from hotfire.spark import session as sessions
 from hotfire.spark.pipelines import PIPELINES, pipeline
 from hotfire.spark.pipelines.options import Common, Reading, option, options_of, parse
 from hotfire.spark.run import cause, main, understood
-from hotfire.spark.session import LOCAL_WORKERS, cores, settings
+from hotfire.spark.session import SOCKET_DIRECTORY_CHARS_MAX, cores, local_sockets, settings
 
 HEAVY = ("pyspark", "pyarrow", "asyncio", "hotfire.client", "hotfire.store", "hotfire.protocol", "yaml")
 
@@ -207,9 +209,18 @@ def test_what_spark_is_told_on_one_machine_and_on_others() -> None:
     for other in (settings("spark://host:7077", {}), settings(None, {}, was_submitted=True)):
         assert other["spark.sql.python.filterPushdown.enabled"] == "true"
         assert not {"spark.driver.host", "spark.ui.enabled", "spark.sql.shuffle.partitions"} & other.keys()
-        assert not LOCAL_WORKERS.keys() & other.keys(), "a cluster's own affair"
-    assert here.items() >= LOCAL_WORKERS.items()
     assert cores("local[*]") == os.cpu_count()
+
+
+def test_sockets_of_workers_are_nobody_elses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a directory of their own; where its name would be too long there are none."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    place = local_sockets()["spark.python.unix.domain.socket.dir"]
+    assert stat.S_IMODE(Path(place).stat().st_mode) == 0o700
+    deep = tmp_path / ("x" * SOCKET_DIRECTORY_CHARS_MAX)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert local_sockets() == {}
 
 
 @pytest.mark.parametrize(
