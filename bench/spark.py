@@ -286,7 +286,7 @@ def main(arguments: list[str]) -> int:
             "trigger": f"triggerExecution of a stream's batches at {RATE:,} rows/s, processingTime 0; beside"
             " it Spark's own rate source",
             "memory": f"before each turn {memory.WARMED_BYTES >> 30} GiB, or half of what is free, are taken"
-            " and given back: a page that a virtual machine must ask its host for costs more than the messages"
+            " and given back: a page that a virtual machine must ask its host for costs more than messages"
             " on it, which hits those most who write most bytes and keep least memory (Hotfire)",
             "workers": "Python workers are reached by a local socket, as `hotfire pipeline` has it with local"
             " masters; Spark's default is TCP. Kafka's connector and Parquet have no such workers",
