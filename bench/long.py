@@ -33,6 +33,8 @@ MESSAGES = 100_000_000
 BYTES_PER_MESSAGE = 420
 """In the log 358 B, its queue entry 20 B, its index entry 20 B, and what the index's slots take."""
 DISK_SHARE_MAX = 0.5
+DISK_USED_MAX, TURNS_BYTES = 0.8, 16 << 30
+"""A disk fuller than 85 % makes a broker delete its oldest files; what the turns send comes on top."""
 MEMORY_SHARE = 0.125
 FILL_STEP = 5_000_000
 FIRST, NEWEST = "first", "newest"
@@ -47,8 +49,10 @@ CASES: tuple[Case, ...] = (
 
 
 def affordable(wanted: int, place: Path) -> int:
-    """As many messages as half of what is free on the disk takes, at most those wanted."""
-    return min(wanted, int(shutil.disk_usage(place).free * DISK_SHARE_MAX / BYTES_PER_MESSAGE))
+    """As many messages as half of what is free takes, and no broker deletes; at most those wanted."""
+    disk = shutil.disk_usage(place)
+    kept = (disk.used + disk.free) * DISK_USED_MAX - disk.used - TURNS_BYTES
+    return min(wanted, int(min(disk.free * DISK_SHARE_MAX, max(kept, 1 << 30)) / BYTES_PER_MESSAGE))
 
 
 def in_memory(messages: int) -> int:
@@ -120,6 +124,10 @@ def _drain(tools: LoadTools, case: str, server: HotfireProcess, topic: str, pair
     meter = Meter(server.pid)
     measured = tools.pull(server.broker, topic, queues=QUEUES, readers=1, batch=BATCH, seconds=seconds)
     cpu_s, foreign_share = meter.stop()
+    if not measured.acked:
+        raise RuntimeError(
+            f"{case}: nothing came of topic {topic}; did the broker delete it for want of room?"
+        )
     say(f"{case} | {topic} {measured.rate:,.0f} msg/s others={foreign_share:.0%}")
     return Run(
         case=case,
