@@ -16,6 +16,7 @@ from typing import Self
 from tests.peers import noon, remoting
 from tests.peers.apache import OTHER_NAME, OTHER_SETTINGS, FlushDiskType
 from tests.peers.jars import ROOT
+from tests.peers.ports import free_port
 from tests.peers.process import LineProcess, queued_seconds
 
 READY_TIMEOUT_S = 30.0
@@ -36,14 +37,16 @@ class HotfireProcess:
     ) -> None:
         """`arguments` are added to the command line of `hotfire up`."""
         self.directory = directory
-        self.namesrv = "127.0.0.1:0"
-        self.broker = "127.0.0.1:0"
+        # chosen here: the system would choose among those that outgoing connections get, and one of them
+        # may have our port when we start again
+        self.namesrv = f"127.0.0.1:{free_port()}"
+        self.broker = f"127.0.0.1:{free_port(-2, 1)}"
         self.ready_seconds = self.ready_cpu_seconds = self.ready_queued_seconds = 0.0
         flush = [] if flush_disk_type is None else ["--flush", flush_disk_type]
         self._arguments = [*flush, *arguments]
         self._process: LineProcess | None = None
         self._other: LineProcess | None = None
-        self._other_broker = "127.0.0.1:0"
+        self._other_broker = f"127.0.0.1:{free_port(-2, 1)}"
 
     @property
     def process(self) -> LineProcess:
