@@ -9,6 +9,8 @@ from functools import cache
 
 from pyspark import TaskContext
 
+from hotfire.memory import keep_freed_memory
+
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -38,7 +40,9 @@ def task_facts() -> TaskFacts:
 
 @cache
 def keep_imports() -> None:
-    """What one of Spark's workers has imported stays: it has all of it looked through after each task."""
+    """What one of Spark's workers has imported stays: it has all of it looked through after each task. So does
+    the memory of its rows."""
     if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None) == "pyspark.daemon":
         gc.collect()
         gc.freeze()
+        keep_freed_memory()

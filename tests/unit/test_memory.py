@@ -1,15 +1,15 @@
-"""Memory of a process that serves: what was freed is there for what comes next."""
+"""Memory of a process that serves, or works for Spark: what was freed is there for what comes next."""
 
 import subprocess
 import sys
 
 import pytest
 
-from hotfire.cli import memory
+from hotfire import memory
 
 ANSWERS = """
 import resource, sys
-from hotfire.cli.memory import keep_freed_memory
+from hotfire.memory import keep_freed_memory
 if sys.argv[1] == "kept" and not keep_freed_memory():
     raise SystemExit(3)
 def pages_made():
