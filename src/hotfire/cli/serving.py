@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotfire.apache_settings import refuse_relied_upon
-from hotfire.memory import keep_freed_memory
 from hotfire.errors import ConfigError
+from hotfire.memory import keep_freed_memory
 from hotfire.net.tls_settings import CONFIG_FILE, TlsServerConfig
 from hotfire.settings import Config, bare_lines, from_properties, load_properties
 

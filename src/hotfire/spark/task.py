@@ -40,8 +40,8 @@ def task_facts() -> TaskFacts:
 
 @cache
 def keep_imports() -> None:
-    """What one of Spark's workers has imported stays: it has all of it looked through after each task. So does
-    the memory of its rows."""
+    """What one of Spark's workers has imported stays, and so does the memory of its rows: Spark has all of it
+    looked through after each task."""
     if getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", None) == "pyspark.daemon":
         gc.collect()
         gc.freeze()
