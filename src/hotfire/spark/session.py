@@ -117,7 +117,10 @@ def local_sockets() -> dict[str, str]:
     """
     if not hasattr(socket, "AF_UNIX"):
         return {}
-    place = tempfile.mkdtemp(prefix="hotfire-")
+    try:
+        place = tempfile.mkdtemp(prefix="hotfire-")
+    except OSError:  # nowhere to write: then the network will do
+        return {}
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     if len(place) > SOCKET_DIRECTORY_CHARS_MAX:
         return {}

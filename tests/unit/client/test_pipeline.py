@@ -12,7 +12,7 @@ from hotfire import Message, MessageQueue, Producer, SendResult, SendStatus
 from hotfire.client import pipeline
 from hotfire.client.confirm import Stored
 from hotfire.client.messages import prepare, send_request
-from hotfire.client.pipeline import target
+from hotfire.client.pipeline import Pipe, target
 from hotfire.client.reader import TopicReader
 from hotfire.core import SendPipe, plain_send
 from hotfire.errors import BrokerRefused, ConnectionLost, HotfireError, SystemBusy, Timeout
@@ -250,22 +250,28 @@ def test_given_up_futures_do_no_harm() -> None:
     run(scenario)
 
 
+async def clogged(producer: Producer) -> Pipe:
+    """The only pipe, whose connection takes no more."""
+    await open_quick_way(producer)
+    pipe: Pipe
+    (pipe,) = producer._later.pipelines._pipes.values()  # type: ignore[union-attr]
+    pipe.peer._link.pause_writing()
+    pipe.peer._link.close_room()
+    return pipe
+
+
 def test_broker_that_does_not_read_is_waited_for() -> None:
     """More than the network takes: what is written waits, in order, and goes when there is room."""
 
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.add("broker-a", TopicConfig("T", 1, 1))
         async with Producer(cluster.namesrv, timeout_s=30.0) as producer:
-            await open_quick_way(producer)
-            (one,) = producer._later.pipelines._pipes.values()  # type: ignore[union-attr]
-            link = one.peer._link
-            link.pause_writing()
-            link.close_room()
+            one = await clogged(producer)
             sends = [producer.send_soon(Message("T", b"%d" % n)) for n in range(100)]
             await asyncio.sleep(0.05)
             assert one.core.unsent > 0
             before = len(broker.sends)
-            link.resume_writing()
+            one.peer._link.resume_writing()
             await asyncio.gather(*sends)
             assert [send.body for send in broker.sends[before:]] == [b"%d" % n for n in range(100)]
 
@@ -279,11 +285,7 @@ def test_what_waits_longest_is_written_first() -> None:
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.add("broker-a", TopicConfig("T", 1, 1))
         async with Producer(cluster.namesrv, timeout_s=30.0) as producer:
-            await open_quick_way(producer)
-            (one,) = producer._later.pipelines._pipes.values()  # type: ignore[union-attr]
-            link = one.peer._link
-            link.pause_writing()
-            link.close_room()
+            one = await clogged(producer)
             first = producer.send_soon(Message("T", b"first"))
             second = asyncio.create_task(producer.send(Message("T", b"second")))
             for _ in range(20):  # turns of the loop, for both to come as far as they can
@@ -291,7 +293,7 @@ def test_what_waits_longest_is_written_first() -> None:
             assert one.core.unsent > 0
             assert not one.peer.in_flight_count
             before = len(broker.sends)
-            link.resume_writing()
+            one.peer._link.resume_writing()
             await asyncio.gather(first, second)
             assert [send.body for send in broker.sends[before:]] == [b"first", b"second"]
 

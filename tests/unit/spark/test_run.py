@@ -213,14 +213,15 @@ def test_what_spark_is_told_on_one_machine_and_on_others() -> None:
 
 
 def test_sockets_of_workers_are_nobody_elses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In a directory of their own; where its name would be too long there are none."""
+    """In a directory of their own; where its name would be too long, or it cannot be made, there are none."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     place = local_sockets()["spark.python.unix.domain.socket.dir"]
     assert stat.S_IMODE(Path(place).stat().st_mode) == 0o700
     deep = tmp_path / ("x" * SOCKET_DIRECTORY_CHARS_MAX)
     deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    assert local_sockets() == {}
+    for unfit in (deep, tmp_path / "absent"):
+        monkeypatch.setattr(tempfile, "tempdir", str(unfit))
+        assert local_sockets() == {}
 
 
 @pytest.mark.parametrize(
